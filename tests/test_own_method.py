@@ -20,22 +20,21 @@ def parts():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         import choose
-        import final
 
         import report
 
-        yield SimpleNamespace(choose=choose, final=final, report=report)
+        yield SimpleNamespace(choose=choose, report=report)
 
 
 def test_the_page_is_written_from_what_is_stored(parts):
     page = parts.report.PAGE.read_text(encoding="utf-8")
-    assert page == parts.report.write_page(parts.final.read_final()), "run report.py"
+    assert page == parts.report.write_page(parts.report.FINAL.read()), "run report.py"
 
 
 def test_stored_runs_have_the_settings_of_the_table_and_all_its_seeds(parts):
     table = load_table("own-method")
     cells = {(cell.row, cell.column): cell for cell in table.cells}
-    stored = parts.final.read_final()
+    stored = parts.report.FINAL.read()
     assert len({cell.column for cell in stored}) >= 4
     for cell, entry in stored.items():
         assert not list(find_differences(cells[cell.row, cell.column].config, entry.config))

@@ -14,13 +14,15 @@ from pathlib import Path
 from statistics import fmean
 
 import matplotlib
-from final import BOARD, CURVES, HERE, Cell, add_runs, list_cells, read_final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from final_runs import Cell, FinalRuns
+
 from heterophony.papers.leaderboard import Entry
-from heterophony.papers.table import load_table
 from heterophony.report.figures.style import STYLE, get_series_style
 from heterophony.results.statistics import (
     apply_holm_correction,
@@ -28,6 +30,8 @@ from heterophony.results.statistics import (
     compute_confidence_interval,
 )
 
+HERE = Path(__file__).parent
+FINAL = FinalRuns(HERE, "own-method")
 ROOT = HERE.parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "explanation" / "fixhead-results.md"
@@ -131,7 +135,7 @@ def write_numbers(final: Mapping[Cell, Entry]) -> str:
         " round. *MB* is all that travelled, both ways. *Passes* is how often a selected client goes through its examples in a round; the fine-tuning of FedAvg-FT and FedBABU before a measurement does not count. Their P is measured in every tenth round only, with 100 clients"
         " in every twentieth, so it is the mean of early rounds, too, and lower than it ends: P after the last round is below each table.\n"
     ]
-    curves = json.loads(CURVES.read_text())
+    curves = json.loads(FINAL.curves.read_text())
     for column in list_columns(final):
         rows = [[c.row, *write_row(e)] for c, e in final.items() if c.column == column]
         titles = ["", "G", "P", "worst tenth", "MB", "passes"]
@@ -264,12 +268,8 @@ def list_columns(final: Mapping[Cell, Entry]) -> list[str]:
 def write_missing(final: Mapping[Cell, Entry]) -> str:
     """Say which cells of the protocol have no runs yet."""
     lines = []
-    for column in load_table("own-method").columns:
-        lacking = [
-            c.row
-            for c in list_cells(load_table("own-method"))
-            if c.column == column and c not in final
-        ]
+    for column in FINAL.table.columns:
+        lacking = [c.row for c in FINAL.list_cells() if c.column == column and c not in final]
         if lacking:
             all_rows = column not in list_columns(final)
             lines.append(f"- {column}: {'all methods' if all_rows else '; '.join(lacking)}")
@@ -294,7 +294,7 @@ def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: in
 
 def draw_curves(final: Mapping[Cell, Entry]) -> None:
     """Draw G and P over the rounds: a panel for each federation, three of them side by side."""
-    curves, columns = json.loads(CURVES.read_text()), list_columns(final)
+    curves, columns = json.loads(FINAL.curves.read_text()), list_columns(final)
     matplotlib.rcParams.update({**STYLE, "font.size": 10, "axes.titlesize": 10})
     bands = [columns[i : i + PANELS] for i in range(0, len(columns), PANELS)]
     figure = Figure(figsize=(3.1 * PANELS, 5 * len(bands)), layout="constrained")
@@ -345,9 +345,8 @@ def write_page(final: Mapping[Cell, Entry]) -> str:
 def main() -> None:
     folders = [Path(word) for word in sys.argv[1:]]
     if folders:
-        BOARD.mkdir(exist_ok=True)
-        add_runs(folders)
-    final = read_final()
+        FINAL.add(folders)
+    final = FINAL.read()
     draw_curves(final)
     PAGE.write_text(write_page(final), encoding="utf-8")
 

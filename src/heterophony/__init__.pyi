@@ -26,6 +26,7 @@ from .algorithms.fedem import FedEM as FedEM
 from .algorithms.fedetf import FedETF as FedETF
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
+from .algorithms.fedgh import FedGH as FedGH
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedpac import FedPAC as FedPAC
 from .algorithms.fedpara import FedPara as FedPara
@@ -37,11 +38,15 @@ from .algorithms.fedrep import FedRep as FedRep
 from .algorithms.fedrep_full import FedRepFull as FedRepFull
 from .algorithms.fedrod import FedRoD as FedRoD
 from .algorithms.fedsa_lora import FedSALoRA as FedSALoRA
+from .algorithms.fedtgp import FedTGP as FedTGP
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.ffa_lora import FFALoRA as FFALoRA
 from .algorithms.fixhead import FixHead as FixHead
 from .algorithms.floco import Floco as Floco
+from .algorithms.fml import FML as FML
+from .algorithms.gausshead import GaussHead as GaussHead
 from .algorithms.gpfl import GPFL as GPFL
+from .algorithms.heterofl import HeteroFL as HeteroFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
 from .algorithms.ifca import IFCA as IFCA
 from .algorithms.knnper import KNNPer as KNNPer

@@ -205,10 +205,10 @@ class Watch:
     def over(self, take: Callable, on: bool = True) -> Callable:
         """The function, watched, or with the watch laid down while it runs."""
 
-        def taking(*args):
+        def taking(*args, **options):
             before, self.thread = self.thread, threading.get_ident() if on else None
             try:
-                return take(*args)
+                return take(*args, **options)
             finally:
                 self.thread = before
 
@@ -286,10 +286,8 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     alone, _ = simulated(config, tmp_path / "alone")
     seen, watch, found = Seen(monkeypatch), Watch(), {}
     monkeypatch.setattr(ServerSession, "receive", watch.over(ServerSession.receive))
-    dry = (
-        reply_checks.ReplyValidator.simulate_reply
-    )  # the server's own training, of nothing that was sent to it
-    monkeypatch.setattr(reply_checks.ReplyValidator, "simulate_reply", watch.over(dry, on=False))
+    dry = reply_checks.simulate_reply  # the server's own training, of nothing that was sent to it
+    monkeypatch.setattr(reply_checks, "simulate_reply", watch.over(dry, on=False))
 
     class Patient(BoardRun):
         """Hands nothing in before mallory has posed as it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import heterophony as hp
 from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
@@ -275,3 +276,8 @@ def test_a_choice_is_returned_or_refused_with_the_nearest_name():
 def test_a_number_that_no_file_can_hold_is_refused_in_one_line():
     shown = "must be below 2**63, not a number of 400 digits"
     assert message(Training, epochs=10**399) == f"epochs: {shown}"
+
+
+def test_a_setting_must_not_have_the_name_of_what_every_algorithm_has():
+    with pytest.raises(ConfigError, match=r"^algorithm Own: setting 'pooled' has the name of"):
+        type("Own", (hp.Algorithm,), {"pooled": setting(1.0, "a number")})

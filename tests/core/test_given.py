@@ -206,7 +206,7 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
     [
         ("fedavg", ("first", "norm", "second", "fc"), "model: all of its parameters are frozen ("),
         ("pfedgate", ("first", "norm", "second", "fc"), "pfedgate: all parameters of the model"),
-        ("fedgen", ("fc",), "fedgen: the head is frozen, so clients send none for the generator"),
+        ("fedgen", ("fc",), "fedgen: the head is frozen, so there is none to learn"),
         (
             "fixhead",
             ("fc",),
@@ -308,10 +308,10 @@ def test_tied_weights_across_the_cut_are_refused_where_one_part_is_personal():
 
 
 TREAT_THE_HEAD_APART = {
-    "fedas", "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedpac", "fedper", "fedreg", "fedrep",
-    "fedrep_full", "gpfl", "lgfedavg", "pfakd",
+    "fedas", "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedgh", "fedpac", "fedper", "fedreg",
+    "fedrep", "fedrep_full", "gpfl", "lgfedavg", "pfakd",
 }  # fmt: skip
-REPLACE_THE_LAST_LAYER = {"fedetf", "fixhead", "pfedfda"}
+REPLACE_THE_LAST_LAYER = {"fedetf", "fixhead", "gausshead", "pfedfda"}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))

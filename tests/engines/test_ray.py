@@ -28,6 +28,7 @@ from helpers.support import CALM, calm, identical, net_with_batch_norm, played, 
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
+from heterophony.config.nets import list_mixed_algorithms
 from heterophony.config.reading import read_config
 from heterophony.core import files as secret_file
 from heterophony.core.accelerator import ON_CPU
@@ -147,6 +148,13 @@ def test_clients_selected_twice_or_late_or_after_training_have_the_serial_bits(n
     federation = hp.federate("digits", clients=6, partition=hp.IID(), seed=1).keeping_out(0.3, 1)
     runs = [played("fedper", federation, engine=e, **how) for e in ("serial", "ray")]
     assert untimed(runs[0]) == untimed(runs[1])
+
+
+def test_clients_with_different_nets_have_the_serial_bits(nodes):
+    for name in list_mixed_algorithms():
+        nets = ["mlp", "mlp@0.5"] if name == "heterofl" else ["mlp", "digitsnet"]
+        how = {"model": nets, "rounds": 2}
+        assert untimed(on_ray(name, **how)) == untimed(played(name, **how)), name
 
 
 def test_protections_have_the_serial_bits(nodes, monkeypatch):

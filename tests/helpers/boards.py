@@ -130,7 +130,7 @@ def compute_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ServerSession, "tick", ticking)
     patch.setattr(boards, "work", alone(boards.work))
-    for name in ("simulate_reply", "list_measures"):
+    for name in ("get_form", "list_measures"):
         drawn = getattr(reply_checks.ReplyValidator, name)
         patch.setattr(reply_checks.ReplyValidator, name, alone(drawn))
     patch.setattr(Config, "build_board_plan", alone(Config.build_board_plan))

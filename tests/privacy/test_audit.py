@@ -165,7 +165,7 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     names = list_sent_parameters(plan, job, place)
     parameters = dict(plan.template.named_parameters())
     assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
-    assert names or name in ("local", "feddistill", "fedproto")
+    assert names or name in ("local", "feddistill", "fedgh", "fedproto", "fedtgp")
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     strangers = [make_stranger(plan, job, guess) for guess in GUESSES]
     for client in (make_insider(plan, job, place), *strangers) if names else ():

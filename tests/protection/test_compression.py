@@ -105,7 +105,7 @@ def test_devices_are_checked_in_the_form_that_is_sent_and_limited_in_what_it_sta
     plan = played("fedavg", rounds=0, protection=[hp.TopK(ratio=0.1)]).plan
     validator, client = ReplyValidator(plan), plan.federation.clients[0]
     job = Job(kind="train", t=0, client=client, tensors=plan.create_initial_server().model)
-    wire = validator.largest_reply.tensors
+    wire = validator.get_form("0").largest.tensors
     validator.check_tensors(wire, job)
     name = "protection/values/base.1.weight"
     with pytest.raises(CodecError, match="the update has norm"):

@@ -8,6 +8,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,7 +175,9 @@ def test_the_command_fails_if_bits_differ(capsys):
         script["compare_results"](calm | {"model_sha256": "b" * 64}, calm, "run 1 (fedavg, pool)")
 
     script["main"].__globals__["run_soak"] = play
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
     assert script["main"]([]) == 1
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
     differs, summary = capsys.readouterr().out.splitlines()
     assert differs == (
         f"run 1 (fedavg, pool) DIFFERS in model_sha256: {'b' * 64}, undisturbed {'a' * 64}"

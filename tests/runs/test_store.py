@@ -85,6 +85,9 @@ def test_when_the_rename_fails_the_old_file_is_there_and_nothing_else(tmp_path, 
 
 def test_content_is_on_disk_before_its_name_and_the_name_before_the_return(tmp_path, monkeypatch):
     order, fsync, replace = [], os.fsync, os.replace
+    write_atomically(
+        tmp_path / "other", b""
+    )  # the first file of a folder syncs the folder's name too
     monkeypatch.setattr(os, "fsync", lambda fd: order.append("fsync") or fsync(fd))
     monkeypatch.setattr(os, "replace", lambda a, b: order.append("replace") or replace(a, b))
     write_atomically(tmp_path / "file", b"x")

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.tools import tables
-from heterophony.tools.tables import compute_row, list_algorithm_rows, read_stored_rows
+from heterophony import algorithms
+from heterophony.algorithms import ALGORITHM_CLASSES, read_stored_rows
+from heterophony.tools.tables import compute_row, list_algorithm_rows
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
@@ -22,11 +22,11 @@ def test_a_stored_row_that_is_used_is_right(name):
 
 
 def test_an_algorithm_that_is_new_or_has_changed_is_computed(tmp_path, monkeypatch):
-    table = json.loads(tables.TABLE_FILE.read_text())
+    table = json.loads(algorithms.TABLE_FILE.read_text())
     del table["fedavg"]
     table["fedper"] |= {"source_sha256": "", "row": {"name": "of before"}}
     (tmp_path / "table.json").write_text(json.dumps(table))
-    monkeypatch.setattr(tables, "TABLE_FILE", tmp_path / "table.json")
+    monkeypatch.setattr(algorithms, "TABLE_FILE", tmp_path / "table.json")
     rows = {r["name"]: r for r in list_algorithm_rows()}
     assert list(rows) == sorted(ALGORITHM_CLASSES)
     assert rows["fedavg"]["bytes_up"] == 1.0

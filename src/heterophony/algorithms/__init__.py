@@ -6,7 +6,9 @@ An algorithm outside the package needs neither: its name is ``package.module:Cla
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
+import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
 
 
+TABLE_FILE = Path(__file__).with_name("table.json")  # written by scripts/generate
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
     "apple": "APPLE",
@@ -50,6 +53,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedetf": "FedETF",
     "fedfomo": "FedFomo",
     "fedgen": "FedGen",
+    "fedgh": "FedGH",
     "fednova": "FedNova",
     "fedpac": "FedPAC",
     "fedpara": "FedPara",
@@ -61,11 +65,15 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedrep_full": "FedRepFull",
     "fedrod": "FedRoD",
     "fedsa_lora": "FedSALoRA",
+    "fedtgp": "FedTGP",
     "fedyogi": "FedYogi",
     "ffa_lora": "FFALoRA",
     "fixhead": "FixHead",
     "floco": "Floco",
+    "fml": "FML",
+    "gausshead": "GaussHead",
     "gpfl": "GPFL",
+    "heterofl": "HeteroFL",
     "heurfedamp": "HeurFedAMP",
     "ifca": "IFCA",
     "knnper": "KNNPer",
@@ -298,3 +306,18 @@ def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Al
 
 def is_field(value: object) -> bool:
     return isinstance(value, dataclasses.Field)
+
+
+def read_stored_rows() -> dict[str, dict[str, Any]]:
+    """Read the rows of the table of algorithms whose files have not changed since it was written."""
+    table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
+    return {
+        name: entry["row"]
+        for name, entry in table.items()
+        if name in ALGORITHM_CLASSES and entry["source_sha256"] == digest_source(name)
+    }
+
+
+def digest_source(name: str) -> str:
+    """Return the sha256 of an algorithm's file."""
+    return hashlib.sha256(Path(__file__).with_name(f"{name}.py").read_bytes()).hexdigest()

@@ -26,6 +26,7 @@ class FedDistill(Algorithm):
     needs_classes = True
     personal = ("*",)
     common = False
+    needs_nets = "any"
     gamma: float = setting(1.0, "weight of the distillation", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:

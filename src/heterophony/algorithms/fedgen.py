@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
-from ..core.errors import ConfigError
 from ..core.tensors import Tensors, params
 from .parts.distillation import (
     GeneratorTraining,
@@ -23,7 +22,7 @@ from .parts.distillation import (
     make_generator,
     train_generator,
 )
-from .parts.layers import list_linear_layers
+from .parts.layers import find_linear_head
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,8 @@ class FedGen(Algorithm):
     diversity: float = setting(1.0, "weight of the term that spreads generated features", low=0)
 
     def build(self, net: Net) -> Net:
-        layers = list_linear_layers(net)
-        if len(layers) > 1:
-            raise ConfigError(
-                "model.head_depth: fedgen needs a head of one linear layer; set it to 1"
-            )
-        if not all(p.requires_grad for p in layers[0].parameters()):
-            raise ConfigError(
-                "fedgen: the head is frozen, so clients send none for the generator to learn from;"
-                " unfreeze it, or choose another algorithm"
-            )
-        classes, width = layers[0].out_features, layers[0].in_features
+        head = find_linear_head(net, "fedgen")
+        classes, width = head.out_features, head.in_features
         net.add_module("generator", make_generator(classes, width, self.noise, self.hidden))
         return net
 

@@ -12,3 +12,4 @@ class LGFedAvg(Algorithm):
     paper = "Liang et al., 2020"
     personal = ("base.*",)
     common = False
+    needs_nets = "same_head"

@@ -13,6 +13,7 @@ class Local(Algorithm):
     paper = "no federation"
     personal = ("*",)
     common = False
+    needs_nets = "any"
     clients: Literal["selected", "all"] = setting(
         "selected", "that train in a round: as many as with other algorithms, or all"
     )

@@ -23,7 +23,13 @@ from ..config.sections import StopSection
 from ..core.accelerator import CPU, Compute, prepare_torch
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
-from ..core.files import load_secret, lock_folder, translate_disk_errors, write_atomically
+from ..core.files import (
+    load_secret,
+    lock_folder,
+    make_folder,
+    translate_disk_errors,
+    write_atomically,
+)
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA
 from ..jobs.client_store import ID_FILE, FolderClientStore
@@ -66,7 +72,7 @@ class BoardFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         with translate_disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         self._lock = lock_folder(path)
         if not (path / ID_FILE).exists():
             write_atomically(path / ID_FILE, secrets.token_hex(8).encode())

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ..config.config import Config
 from ..core.errors import ConfigError, DataError
 from ..core.files import UnsuitableFileError, read_regular_file
+from ..core.records import Record
 from ..core.samples import ClientData, Scale
 from ..core.tensors import tensor_to_bytes
 from ..data.federation import Federation
@@ -56,7 +57,7 @@ class RemoteFederation(Federation):
     def data(self, client: str) -> ClientData:
         raise DataError(f"the data of client {client} are on its board")
 
-    def save_partition(self, path: Path) -> None:
+    def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
         """Write nothing: the server does not know who holds which example."""
 
 
@@ -133,6 +134,7 @@ def encode_share(federation: Federation, client: str) -> bytes:
         "scale": asdict(federation.scale),
         "transform": transform and asdict(transform),
         "task": federation.task,
+        "record": federation.record and federation.record.to_dict(),
     }
     arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     buffer = io.BytesIO()
@@ -172,6 +174,7 @@ def load_shares(folder: Path, clients: list[str]) -> Federation:
         transform=about["transform"] and Transform.from_dict(about["transform"]),
         validation=rows["validation"],
         task=about["task"],
+        record=about["record"] and Record.from_dict(about["record"]),
     )
 
 

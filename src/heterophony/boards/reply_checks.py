@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,6 +15,7 @@ from ..core.algorithm import Reply, Server
 from ..core.codec import check_same_structure
 from ..core.errors import CodecError, NotFiniteError
 from ..core.scores import LOSS_PREFIX, get_metric_info
+from ..core.temporary import temporary_folder
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
 from ..jobs.evaluation import is_generic_model_known
@@ -81,10 +80,10 @@ def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     if job.t == plan.rounds or algorithm.ready(job.t):
         found.add("P")
     if algorithm.common:
-        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder:
-            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+        with temporary_folder() as folder:
+            store = FolderClientStore(folder / "clients", folder / "scratch")
             blank = replace(job, client=client, tensors=Tensors())
-            generic = plan.build_client(blank, {"net": job.generic_model}, store)
+            generic = plan.build_client(blank, {"net": job.generic_model}, store, generic=True)
             if is_generic_model_known(plan, generic):
                 found.add("G")
     return frozenset(found)
@@ -94,47 +93,54 @@ MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays f
 MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
 
 
+@dataclass(frozen=True)
+class ReplyForm:
+    """What the replies of clients with the same net look like."""
+
+    largest: Reply  # of a client with examples of every class; no reply has more tensors
+    required: frozenset[str]  # the tensors that every client sends, whatever its classes are
+    nbytes: int  # of a reply to training with all tensors
+    initial: Tensors  # what such a client is sent in the first round
+
+
 class ReplyValidator:
     """Knows the form of valid replies from what the algorithm itself would send."""
 
     def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
         self.plan, self.max_norm_ratio = plan, max_norm_ratio
         self._measures = dict[tuple[object, ...], frozenset[str]]()
+        self._forms = dict[str, ReplyForm]()
 
     def prepare(self) -> None:
         """Compute the form of replies now: if that fails, no board is to blame."""
-        assert self.required_names is not None
-        assert self.largest_reply_bytes
+        for client in self.plan.federation.train:
+            self.get_form(client)
 
-    @cached_property
-    def largest_reply(self) -> Reply:
-        """The reply of a client with examples of every class; no reply has more tensors."""
-        return self.simulate_reply(make_blank_targets(self.plan))
+    def get_form(self, client: str) -> ReplyForm:
+        """Return the form of a client's replies; clients with the same net have the same."""
+        net = self.plan.net_of.get(client, "")
+        if net not in self._forms:
+            self._forms[net] = self.compute_form(client)
+        return self._forms[net]
+
+    def compute_form(self, client: str) -> ReplyForm:
+        """Compute the form of a client's replies from replies to blank examples."""
+
+        def simulate(y: Tensor) -> Reply:
+            return simulate_reply(self.plan, y, like=client)[0]
+
+        largest, sent = simulate(make_blank_targets(self.plan)), self.initial_server
+        required = frozenset(largest.tensors)
+        if self.plan.task.name == "classification":
+            for c in (0, self.plan.federation.classes - 1):
+                required &= simulate(torch.tensor([c])).tensors.keys()
+        size = len(encode_reply(largest, self.plan.share_personal))
+        return ReplyForm(largest, required, size, self.plan.algorithm.send(sent, client))
 
     @cached_property
     def initial_server(self) -> Server:
         """The server's state before the first round."""
         return self.plan.create_initial_server()
-
-    @cached_property
-    def initial_tensors(self) -> Tensors:
-        """What a client is sent in the first round."""
-        return self.plan.algorithm.send(self.initial_server, self.plan.federation.clients[0])
-
-    @cached_property
-    def required_names(self) -> frozenset[str]:
-        """The tensors that every client sends, whatever its classes are."""
-        if self.plan.task.name != "classification":
-            return frozenset(self.largest_reply.tensors)
-        single_class = [
-            self.simulate_reply(torch.tensor([c])).tensors
-            for c in (0, self.plan.federation.classes - 1)
-        ]
-        return frozenset(single_class[0].keys() & single_class[1].keys())
-
-    def simulate_reply(self, y: Tensor) -> Reply:
-        """Return the reply of a client with blank examples of these classes to its first job."""
-        return simulate_reply(self.plan, y)[0]
 
     def list_measures(self, job: Job) -> frozenset[str]:
         """List the scores that every reply to this evaluation has: G, P, both or none."""
@@ -146,14 +152,9 @@ class ReplyValidator:
             self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)
         return self._measures[key]
 
-    @cached_property
-    def largest_reply_bytes(self) -> int:
-        """The bytes of a reply to training with all tensors that any client sends."""
-        return len(encode_reply(self.largest_reply, self.plan.share_personal))
-
     def limit_reply_bytes(self, job: Job) -> int:
         """Return the most bytes that the reply to a job can have; none larger is fetched."""
-        tensors = self.largest_reply_bytes if job.kind == "train" else 0
+        tensors = self.get_form(job.client).nbytes if job.kind == "train" else 0
         return tensors + MAX_REPLY_HEADER_BYTES
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
@@ -161,7 +162,7 @@ class ReplyValidator:
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
             raise CodecError("the reply is to another job")
         if job.kind == "train":
-            self.check_aside(reply.aside)
+            self.check_aside(reply.aside, job)
             self.check_tensors(reply.tensors, job)
         elif reply.tensors or reply.aside:
             raise CodecError("the reply to an evaluation holds tensors")
@@ -190,7 +191,8 @@ class ReplyValidator:
 
         That is the form in which protections send them; norms are limited of what they stand for.
         """
-        expected_tensors = self.largest_reply.tensors
+        form = self.get_form(job.client)
+        expected_tensors = form.largest.tensors
         for name, v in found.items():
             expected = expected_tensors.get(name)
             if expected is None:
@@ -202,20 +204,20 @@ class ReplyValidator:
                 )
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
-        if missing := sorted(self.required_names - set(found)):
+        if missing := sorted(form.required - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
         samples = self.plan.federation.whole().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "what was sent")
         # in absolute terms too: else the model could grow by that much in every round
-        self.check_norms(restored, self.initial_tensors, samples, "what is sent at first")
+        self.check_norms(restored, form.initial, samples, "what is sent at first")
 
-    def check_aside(self, found: Tensors) -> None:
+    def check_aside(self, found: Tensors, job: Job) -> None:
         """Require exactly the personal tensors that G averages, if the run asks for them.
 
         Their norm is not limited: they are only measured, and nothing is learnt from them.
         """
-        expected = self.largest_reply.aside
+        expected = self.get_form(job.client).largest.aside
         if found and not expected:
             raise CodecError("the reply holds personal tensors, which must stay on the board")
         check_same_structure(found, expected)

@@ -145,7 +145,12 @@ def format_setting(setting: dict[str, Any]) -> str:
 
 
 def list_algorithms() -> list[dict[str, Any]]:
-    from ..tools.tables import list_algorithm_rows
+    from ..algorithms import ALGORITHM_CLASSES, read_stored_rows
+
+    stored = read_stored_rows()
+    if len(stored) == len(ALGORITHM_CLASSES):
+        return [stored[name] for name in sorted(stored)]
+    from ..tools.tables import list_algorithm_rows  # imports torch
 
     return list_algorithm_rows()
 

@@ -34,6 +34,7 @@ from ..population.participation import Participation, Poisson, RandomParticipati
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts
 from .checkpoint import add_adapter, begin_with_checkpoint
+from .nets import ClientNets, check_allowed, check_nets, choose_nets, name_clients
 from .sections import (
     AggregationSection,
     DataSection,
@@ -103,14 +104,14 @@ class Config:
     def build_plan(
         self,
         federation: Federation,
-        net: Callable[[], Net] | None = None,
+        net: Callable[[], Net] | ClientNets | None = None,
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
         """Build the plan of a simulation; raise ConfigError if its parts do not fit together.
 
-        ``net`` builds a network of the user's own, in place of the one that [model] names. ``loss``
-        and ``metrics`` are functions of the user's own.
+        ``net`` builds a network of the user's own, or one for each client, in place of what [model]
+        names. ``loss`` and ``metrics`` are functions of the user's own.
         """
         plan = self.make_plan(federation, net, loss, metrics)
         check_merge(plan)
@@ -122,13 +123,18 @@ class Config:
             raise ConfigError(
                 "evaluation.keep_best: not on boards, which keep their newest state only; leave it out"
             )
+        groups = self.model.group or ()
+        if self.model.groups or any("share" in group for group in groups):
+            raise ConfigError(
+                "model.group: on boards, every group must name its clients, as in clients = ['0', '1']"
+            )
         plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
         return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
 
     def make_plan(
         self,
         federation: Federation,
-        net: Callable[[], Net] | None = None,
+        net: Callable[[], Net] | ClientNets | None = None,
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
@@ -140,10 +146,18 @@ class Config:
             chosen = get_task(federation.task).metrics
         check_participation(self.faults, self.speeds, self.participation, federation.clients)
         self.attack.check_run(federation.clients, federation.task)
-        build = net or self.choose_net_builder(federation)
-        return Plan(
+        nets = net if isinstance(net, ClientNets) else None
+        if net is None:
+            depth = self.algorithm.head_depth
+            nets = choose_nets(self.model, federation, self.top.seed, depth)
+        built = self.prepare_builders(
+            federation, None if isinstance(net, ClientNets) else net, nets
+        )
+        plan = Plan(
             algorithm=self.algorithm,
-            model=add_adapter(begin_with_checkpoint(build, self.model.init), self.model.adapter),
+            model=next(iter(built.values())),
+            nets={} if nets is None else built,
+            net_of={} if nets is None else nets.net_of,
             federation=federation,
             rounds=self.top.rounds,
             participation=self.participation,
@@ -164,6 +178,24 @@ class Config:
             keep_best=self.evaluation.keep_best,
             patience=self.stop.patience,
         )
+        check_nets(plan)
+        return plan
+
+    def prepare_builders(
+        self, federation: Federation, net: Callable[[], Net] | None, nets: ClientNets | None
+    ) -> dict[str, Callable[[], Net]]:
+        """Return what builds the run's nets, by name; a net that all clients have has none."""
+        if nets is None:
+            built = {"": net or self.choose_net_builder(federation)}
+        else:
+            check_allowed(self.algorithm, self.algorithm_name)
+            built = dict(nets.builders)
+            for name in built:
+                self.try_net(name, built[name], federation)
+        start = partial(begin_with_checkpoint, path=self.model.init)
+        return {
+            name: add_adapter(start(build), self.model.adapter) for name, build in built.items()
+        }
 
     def check_validation(self, federation: Federation) -> None:
         """Raise ConfigError if a round is to be chosen and there are no validation examples."""
@@ -185,25 +217,37 @@ class Config:
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
         """Return a function that builds the network; raise if it does not fit the data."""
+        if federation.record is not None:
+            raise ConfigError(
+                f"model.name: a named model takes one array; for examples of"
+                f" {federation.record.describe()} give a module of your own, as in hp.run(model=…)"
+            )
         model = self.fill_model_defaults(federation).model
         assert model.name is not None
         assert model.head_depth is not None
-        check_model_task(model.name, federation.task)
         build = partial(
             get_model_builder(model.name), federation.shape, federation.classes, model.head_depth
         )
-        with seeded(self.top.seed, "init"):  # leaves torch's generator as it was
-            build()  # so that a mistake is reported here, not by a worker
+        self.try_net(model.name, build, federation)
         return build
+
+    def try_net(self, name: str, build: Callable[[], Net], federation: Federation) -> None:
+        """Build a net once, so that a mistake is reported here, not by a worker."""
+        check_model_task(name, federation.task)
+        with seeded(self.top.seed, "init"):  # leaves torch's generator as it was
+            build()
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
-        name = self.model.name or choose_default_model(
+        model = name_clients(self.model, list(federation.train), self.top.seed)
+        if model.group is not None:
+            return replace(self, model=model)
+        name = model.name or choose_default_model(
             federation.shape, federation.x.dtype, federation.task
         )
         depth = self.model.head_depth or self.algorithm.head_depth
         depth = depth or get_default_head_depth(get_model_builder(name))
-        return replace(self, model=replace(self.model, name=name, head_depth=depth))
+        return replace(self, model=replace(model, name=name, head_depth=depth))
 
     def count_selected_clients(self, clients: int) -> int:
         """Return how many of ``clients`` are selected per round."""

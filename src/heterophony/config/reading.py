@@ -37,6 +37,8 @@ from .sections import (
     parse_participation,
 )
 
+NET_KEYS = ("name", "groups", "group")  # of [model]
+
 
 def read_config(
     path: Path | None,
@@ -197,6 +199,9 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
             raise ConfigError(f"-c {pair}: '{step}' is not a section")
     if path == ["participation"]:  # rate and count exclude each other: the later one wins
         section.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
+    if path == ["model"] and last in NET_KEYS:  # so do these
+        for other in NET_KEYS:
+            section.pop(other, None)
     section[last] = parse_toml_value(value.strip())
     if key == "engine.name" and section[last] != "ray":  # a run that leaves its cluster
         drop_cluster_settings(section)

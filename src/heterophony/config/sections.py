@@ -22,6 +22,7 @@ from ..data.sources.arrays import Request
 from ..data.sources.registry import check_request
 from ..data.transforms import SKEWS, build_skew
 from ..engines.base import LOCAL_CLUSTER, Cluster
+from ..models import NET_GROUPS, find_model_name
 from ..population.attacks import Faults
 from ..population.availability import Availability, Diurnal, Speeds, Trace
 from ..population.participation import Participation, Poisson, Skewed, Uniform
@@ -156,6 +157,27 @@ class DataSection:
 
 
 @dataclass(frozen=True)
+class NetGroup:
+    """Clients with the same net, where nets differ."""
+
+    name: str = setting("", "the model's name")
+    clients: list[str] | None = setting(None, "the names of the clients that have it")
+    share: float | None = setting(
+        None,
+        "share of the clients that no group names; they are drawn by the seed",
+        above=0,
+        high=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not self.name:
+            raise ConfigError("name: missing; give the name of a model")
+        if (self.clients is None) == (self.share is None):
+            raise ConfigError("share: give either clients or share")
+
+
+@dataclass(frozen=True)
 class ModelSection:
     """Which network; by default the one that suits the data and the algorithm's paper."""
 
@@ -168,9 +190,24 @@ class ModelSection:
     adapter: dict[str, Any] | None = setting(
         None, "train only an adapter and the head: {kind = 'lora', rank = 8, alpha = 16}"
     )
+    groups: str | None = setting(None, "clients have different nets: a named list of them")
+    group: list[dict[str, Any]] | None = setting(
+        None, "clients have different nets: [[model.group]] with name, and clients or share"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
+        chosen = [key for key in ("name", "groups", "group") if getattr(self, key) is not None]
+        if len(chosen) > 1:
+            raise ConfigError(f"{chosen[1]}: not with model.{chosen[0]}; leave one out")
+        if self.groups is not None:
+            choose(NET_GROUPS, self.groups, "groups")
+        if self.group == []:
+            raise ConfigError("group: must have a table with a name, as in [[model.group]]")
+        for group in self.group or ():
+            find_model_name(construct(NetGroup, group, "group").name)
+        if self.init is not None and chosen[-1:] in (["groups"], ["group"]):
+            raise ConfigError("init: not with different nets; leave it out")
         if self.adapter is not None:
             build_adapter(self.adapter)  # raises where it cannot be built
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -41,6 +41,8 @@ class Server:
     memory: Memory = field(default_factory=dict)  # what the algorithm keeps between rounds
     average: Tensors = field(default_factory=Tensors)  # of personal tensors; only to measure G
     statistics: frozenset[str] = frozenset()  # names of buffers (BatchNorm's running statistics)
+    # of each client, the shapes of its shared tensors, where they are slices of the model's
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def learned(self) -> Tensors:
@@ -97,6 +99,9 @@ class Algorithm:
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
     needs_classes: ClassVar[bool] = False  # is it for classification alone?
     pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
+    # what clients' nets must have in common: all, the head with what goes into it, names of tensors
+    # of which a small net has slices, or nothing
+    needs_nets: ClassVar[Literal["same", "same_head", "slices", "any"]] = "same"
     optimizers: ClassVar[tuple[str, ...]] = ("sgd", "adam", "adamw")  # that its rule holds for
     allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
 
@@ -105,6 +110,12 @@ class Algorithm:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        for name, value in vars(cls).items():
+            if isinstance(value, Field) and hasattr(Algorithm, name):
+                raise ConfigError(
+                    f"algorithm {cls.__name__}: setting '{name}' has the name of Algorithm.{name};"
+                    " rename the setting"
+                )
         if "__repr__" not in vars(cls):  # @dataclass would write one with all settings
             cls.__repr__ = Algorithm.__repr__  # type: ignore[method-assign]
 
@@ -130,7 +141,7 @@ class Algorithm:
         """Add what the algorithm needs to the network: heads, adapters, gates, copies.
 
         ``net.shape`` is the shape of one example, ``net.classes`` the number of classes, and
-        ``net.task`` the name of the task.
+        ``net.task`` the name of the task. ``net.smallest`` is the smallest net of the run.
         """
         return net
 

@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from .errors import BusyError, FolderError, StorageError
+from .temporary import temporary_folder
 
 JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of a line of one
 DATA_LIMIT = 1 << 34  # bytes of a file of examples
@@ -127,7 +127,7 @@ def write_atomically(
     readable by its owner only, even while it is being written.
     """
     with translate_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, durable)
         # nobody can guess the name, so nobody can put a link there
         new = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.new")
         mode = 0o600 if private else 0o666
@@ -153,7 +153,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     new = written = folder.with_name(f".{folder.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
+        make_folder(new)
         for name, content in files.items():
             with (new / name).open("xb") as file:
                 file.write(content)
@@ -193,6 +193,25 @@ def truncate_file(path: Path, size: int) -> None:
         file.truncate(size)
 
 
+def make_folder(folder: Path, durable: bool = True) -> None:
+    """Create a folder and its parents if they do not exist; they survive a power cut.
+
+    Nothing is ever put into a folder whose own name is not synced yet. So only an empty one can have
+    such a name: a process may have been killed before it synced it.
+    """
+    if not durable:
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    try:
+        with os.scandir(folder) as entries:
+            if any(entries):
+                return
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder to the disk, so that its file names survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
@@ -203,7 +222,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock a folder for this process. The lock ends with the process, even if that crashes."""
+    """Lock a folder for this process. The lock ends with the process, even if that crashes.
+
+    Names in it that a killed process did not sync are synced: whoever reads those files may rely on them.
+    """
     with translate_disk_errors(folder):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
@@ -213,6 +235,12 @@ def lock_folder(folder: Path) -> int:
         raise BusyError(
             f"{folder} is in use by another process; wait for it or end it first"
         ) from None
+    try:
+        with translate_disk_errors(folder):
+            sync_folder(folder)
+    except StorageError:
+        os.close(lock)
+        raise
     return lock
 
 
@@ -220,7 +248,7 @@ def lock_folder(folder: Path) -> int:
 def hold_folder(folder: Path) -> Iterator[None]:
     """Lock a folder inside the block; create it if it does not exist."""
     with translate_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     lock = lock_folder(folder)
     try:
         yield
@@ -369,8 +397,7 @@ def unpack(archive: Path) -> Iterator[Path]:
     Raise FolderError if the archive is damaged, has a file outside of its folder, or would become
     too large. Nothing is written before all names and sizes are checked.
     """
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as temporary:
-        folder = Path(temporary).resolve()
+    with temporary_folder() as folder:
         extract(archive, folder)
         yield folder
 

@@ -36,6 +36,8 @@ class Net(nn.Module):
     origin: Any = None  # what ``split`` made it of, until a run has compared both
     classes: int = 0
     task: str = "classification"
+    width: float = 1.0  # of its hidden layers, as a share of the whole net's
+    others: tuple[Net, ...] = ()  # where clients' nets differ, all of them, while this one is built
 
     if TYPE_CHECKING:
 
@@ -49,6 +51,11 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.base(x))
+
+    @property
+    def smallest(self) -> Net:
+        """The smallest net that a client of the run has: a copy; of equal nets, of this one."""
+        return copy_module(min(self.others or (self,), key=count_parameters))
 
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -120,6 +127,11 @@ def is_plain(kind: Any) -> bool:
         and kind not in dispatch_table
         and not any("__slots__" in vars(c) for c in kind.__mro__)
     )
+
+
+def count_parameters(net: nn.Module) -> int:
+    """Count the numbers in a net's parameters."""
+    return sum(p.numel() for p in net.parameters())
 
 
 # Loading --------------------------------------------------------------------------------------

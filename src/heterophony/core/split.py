@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .errors import ConfigError, HeterophonyError, suggest_or_list
 from .net import Net
 from .randomness import seeded
+from .records import find_record
 from .trace import UntraceableError, cut_graph, is_last_operation, list_calls, trace_module
 
 ADVICE = "write both parts yourself, as in hp.Net(base, head)"
@@ -56,8 +57,8 @@ class Logits(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.module(x).logits
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        logits: Tensor = self.module(*args, **kwargs).logits
         return logits
 
 
@@ -306,7 +307,8 @@ def call_any_module(module: nn.Module, example: Tensor) -> Any:
     except HeterophonyError:
         raise
     except Exception as error:  # whatever the forward of a user raises
-        shape = "×".join(map(str, example.shape[1:]))
+        record = find_record(module)
+        shape = record.describe() if record else "×".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ConfigError(f"{name} cannot take examples of {shape}: {reason}") from None
     return output

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .records import find_record
+
 CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creates
 
 
@@ -64,6 +66,8 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
 
     What differs between training and evaluation becomes a ``ByMode``, which is added to the module.
     """
+    if find_record(module) is not None:
+        raise UntraceableError("its forward takes several inputs")
     parents = [p.split(".")[:-1] for p in paths]
     opened = frozenset(".".join(p[: i + 1]) for p in parents for i in range(len(p)))
     modes = {m: m.training for m in module.modules()}

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.algorithm import POOLED_CLIENT
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DataError
 from ..core.files import translate_disk_errors
 from ..core.randomness import make_generator
+from ..core.records import Record
 from ..core.samples import ClientData, Samples, Scale
 from ..core.scores import TaskName
 from ..core.tasks import compute_target_variance
@@ -68,12 +69,14 @@ class Federation:
     remark: str = ""  # how the data differ from the published data set of their name
     columns: Columns = Columns()  # of a table, as fitted; before ``encode_table``, as read
     stored_sha256: str = ""  # of a table: the digest of its rows before they were encoded
+    record: Record | None = None  # of packed examples: what a row of the pool holds
     # the section [data] that builds the same federation; None for arrays, and in changed copies
     recipe: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         new = f" and {len(self.new)} new" if self.new else ""
         examples, shape = sum(self.sizes().values()), "×".join(map(str, self.shape))
+        shape = shape if self.record is None else f"({self.record.describe()})"
         return (
             f"<Federation {self.name}: {len(self.clients)}{new} clients, {examples} training"
             f" examples of {shape}, {self.classes} {TARGET_WORDS[self.task]}>"
@@ -124,6 +127,11 @@ class Federation:
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
         """Return the same federation with the named transform (``data.transform``)."""
+        if self.record is not None and (name != UNCHANGED or frozen):
+            raise DataError(
+                f"data.transform = '{name}' needs examples that are one image, not"
+                f" {self.record.describe()}; use data.transform = '{UNCHANGED}'"
+            )
         return replace(self, transform=build_transform(name, self.x, self.classes, frozen))
 
     def sizes(self, part: str = "train") -> dict[str, int]:
@@ -203,6 +211,8 @@ class Federation:
             h.update(tensor_to_bytes(self.test[client]))
         if self.skew is not None:
             h.update(json.dumps(describe_skew(self.skew)).encode())
+        if self.record is not None:
+            h.update(json.dumps(["record", self.record.to_dict()]).encode())
         if self.task != "classification":
             h.update(json.dumps(["task", self.task]).encode())
         if self.new:
@@ -211,13 +221,16 @@ class Federation:
             h.update(json.dumps(["validation", client]).encode() + tensor_to_bytes(rows))
         return h.hexdigest()
 
-    def save_partition(self, path: Path) -> None:
-        """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``."""
+    def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
+        """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``.
+
+        ``nets`` are the names of the clients' nets, where they differ; JSON has them, too.
+        """
         shares = {c: Share(self.train[c].numpy(), self.test[c].numpy(), c) for c in self.train}
         for c, rows in self.validation.items():
             shares[c] = replace(shares[c], validation=rows.numpy())
         digest = self.stored_sha256 or digest_examples(self.x.numpy(), self.y.numpy())
-        write_partition(path, shares, digest)
+        write_partition(path, shares, digest, nets or {})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays to store: examples, labels, and the rows of all clients in a line."""
@@ -239,6 +252,7 @@ class Federation:
             "task": self.task,
             "columns": [asdict(c) for c in self.columns],
             "stored_sha256": self.stored_sha256,
+            "record": self.record and self.record.to_dict(),
         }
         return json.dumps(content)
 
@@ -274,6 +288,7 @@ class Federation:
                 Column(c["name"], tuple(c["categories"]), c["fill"]) for c in about["columns"]
             ),
             stored_sha256=about["stored_sha256"],
+            record=about["record"] and Record.from_dict(about["record"]),
         )
 
 

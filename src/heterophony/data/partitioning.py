@@ -109,6 +109,7 @@ def partition_source(
         task=source.task,
         remark=source.remark,
         columns=source.columns,
+        record=source.record,
     )
     return hold_out_validation(federation, validation_fraction, terms.seed)
 
@@ -155,6 +156,8 @@ def split_into_clients(
         train[str(client)], test[str(client)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
     federation = Federation(
-        source.name, x, y, source.scale, source.labels, train, test, task=source.task
+        *(source.name, x, y, source.scale, source.labels, train, test),
+        task=source.task,
+        record=source.record,
     )
     return hold_out_validation(federation, validation_fraction, seed)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.algorithm import POOLED_CLIENT
 from ..core.errors import ConfigError, DataError
 from ..core.files import NAME_PATTERN, NAME_RULE, sort_names
+from ..core.records import Record
 from ..core.samples import Scale
 from ..core.scores import TaskName
 from ..core.tasks import IGNORED_TOKEN
@@ -154,6 +155,7 @@ class Source:
     task: TaskName = "classification"
     remark: str = ""  # how it differs from the published data set of its name
     columns: Columns = Columns()  # of a table: x then has NaN where a value is missing
+    record: Record | None = None  # of packed examples: what a row of x holds
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

@@ -6,6 +6,7 @@ errors through the pipe, and its parent raises them as the same type.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import EngineError, HeterophonyError
+from ..core.temporary import create_temporary_folder, remove_temporary_folder
 
 if sys.platform == "darwin":  # libraries that torch loads there do not survive a fork
     CONTEXT = multiprocessing.get_context("spawn")
@@ -51,6 +53,7 @@ def start_fork_server(*preload: str) -> None:
 
 def ensure_fork_server() -> None:
     """Start the fork server unless it runs, also after it was killed."""
+    keep_sockets_in_own_folder()
     with safe_path():
         resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -58,6 +61,15 @@ def ensure_fork_server() -> None:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def keep_sockets_in_own_folder() -> None:
+    """Have multiprocessing put its sockets where the next process removes them if we are killed."""
+    config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    if config.get("tempdir") is None:
+        folder = create_temporary_folder(socket="listener-12345678")
+        config["tempdir"] = str(folder)
+        atexit.register(remove_temporary_folder, folder)
 
 
 @contextmanager

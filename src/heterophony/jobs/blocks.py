@@ -45,8 +45,10 @@ def evaluates_in_blocks(plan: Plan) -> bool:
         and plan.task.name in TASKS_BY_ROW
         and plan.loss is None
         and plan.federation.skew is None
+        and plan.federation.record is None
         and not plan.attack.is_active
         and not plan.clients_on_boards
+        and not plan.net_of
         and not find_aliases(plan.template)
     )
 

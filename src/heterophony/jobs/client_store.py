@@ -22,6 +22,7 @@ from torch import Tensor
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import DataError, FolderError
 from ..core.files import (
+    make_folder,
     read_json,
     read_regular_file,
     read_text_file,
@@ -146,7 +147,7 @@ class FolderClientStore(ClientStore):
 def ignores_case(folder: Path) -> bool:
     """Return True if the folder's disk ignores case, as on macOS."""
     with translate_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     return folder.with_name(folder.name.swapcase()).exists()
 
 

@@ -15,6 +15,7 @@ from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.net import find_aliases, iterate_tensors
 from ..core.randomness import seeded
+from ..core.records import find_record
 from ..core.samples import Samples, place_samples
 from ..core.scores import LOSS_PREFIX
 from ..core.tasks import Criterion
@@ -62,7 +63,7 @@ def build_generic_model(
 ) -> Model | None:
     """Build the generic model, for G; None if the server does not have all of its parameters."""
     algorithm, memory = plan.algorithm, {"net": job.generic_model}
-    generic = plan.build_client(replace(job, tensors=Tensors()), memory, client_store)
+    generic = plan.build_client(replace(job, tensors=Tensors()), memory, client_store, generic=True)
     if not is_generic_model_known(plan, generic):
         return None
     if has_same_base(algorithm, client, generic):
@@ -171,7 +172,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         kind.predict is not Algorithm.predict
         or kind.generic is not Algorithm.generic
         or adapts_models(plan.algorithm)
-        or plan.personal_stays_on_board  # what the server does not have is not in the job
+        or not plan.averages_personal  # what the server does not have is not in the job
     ):
         return False
     aliases, generic = find_aliases(client.net), dict(job.generic_model)
@@ -183,9 +184,9 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
 
 
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:
-    """Tell whether the server has all parameters that G needs; of devices it has the shared ones."""
+    """Tell whether the server has all parameters that G needs; it may have the shared ones only."""
     generic.net.eval()
-    return not plan.personal_stays_on_board or not needs_personal_parameters(plan, generic)
+    return plan.averages_personal or not needs_personal_parameters(plan, generic)
 
 
 def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
@@ -214,13 +215,14 @@ def adapts_models(algorithm: Algorithm) -> bool:
 def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
     """Tell whether P and G have the same base; its features are then computed only once."""
     bases = [c.net.base.state_dict() for c in (client, generic)]
-    return not adapts_models(algorithm) and all(
-        torch.equal(v, bases[1][k]) for k, v in bases[0].items()
-    )
+    same = bases[0].keys() == bases[1].keys() and not adapts_models(algorithm)
+    return same and all(torch.equal(v, bases[1][k]) for k, v in bases[0].items())
 
 
 def cache_last_output(module: nn.Module) -> None:
     """Let a module return its last output if input and weights are the same again."""
+    if find_record(module) is not None:  # unpacked inputs are new tensors at every call
+        return
     compute = module.forward
     last: list[tuple[Tensor, Tensor | None, Tensor]] = []
 

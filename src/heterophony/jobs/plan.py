@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from ..algorithms import get_algorithm_name
 from ..core.accelerator import Compute, computing, get_compute
@@ -44,7 +45,7 @@ class Plan:
     """Equal plans give results that are equal bit for bit, on every engine and with any workers."""
 
     algorithm: Algorithm
-    model: Callable[[], Net]
+    model: Callable[[], Net]  # builds the net; where nets differ, that of the first group
     federation: Federation
     rounds: int
     participation: Participation
@@ -67,6 +68,10 @@ class Plan:
     choose_by: Literal["P", "G"] = "P"  # the validation score that decides the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
     patience: int | None = None  # evaluations without a better validation score before the end
+    nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)  # by name, if they differ
+    net_of: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the net of each client, if they differ
     secret: bytes = b""  # for noise; neither a configuration nor the network has it
 
     def __repr__(self) -> str:
@@ -85,17 +90,54 @@ class Plan:
 
     @cached_property
     def template(self) -> Net:
-        """The initial network; every client gets a copy."""
+        """The initial network; every client gets a copy.
+
+        Where nets differ, it is the one with the largest shared tensors: those of the server.
+        """
+        return max(self.templates.values(), key=self.count_shared)  # the first of equal ones
+
+    @cached_property
+    def templates(self) -> dict[str, Net]:
+        """The initial nets by name; if all clients have the same, it has no name."""
+        return {name: self.build_template(name) for name in self.nets or ("",)}
+
+    def get_template(self, client: str) -> Net:
+        """Return the initial net of a client."""
+        return self.templates[self.net_of[client]] if client in self.net_of else self.template
+
+    def build_template(self, name: str) -> Net:
+        """Build an initial net, with the same draws wherever and beside whatever others."""
+        others = self.plain_nets
         with seeded(self.seed, "init"):
-            net: Net = self.build_net().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            net: Net = self.build_net(name, others).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         mark_given(net)  # the conversion may have replaced the parameters
         return net
+
+    @cached_property
+    def plain_nets(self) -> tuple[Net, ...]:
+        """The nets of a run whose nets differ, without what the algorithm adds to them."""
+        return tuple(map(self.build_plain_net, self.nets.values()))
+
+    def build_plain_net(self, build: Callable[[], Net]) -> Net:
+        """Build a net with the initial weights that it has in a run of its own."""
+        with seeded(self.seed, "init"):
+            net = build()
+        net.shape, net.classes = self.federation.shape, self.federation.classes
+        net.task = self.federation.task
+        return net
+
+    def count_shared(self, net: Net) -> int:
+        """Count the numbers that a client with this net shares."""
+        tensors = net.state_dict()
+        return sum(tensors[k].numel() for k in self.list_names(net, 0, "shared"))
 
     @cached_property
     def trains_in_groups(self) -> bool:
         """Return True if small plain nets can train together; whether their bits allow it is tried."""
         used = (self.training, *self.training_of.values())
-        return all(h.optimizer == "sgd" for h in used) and is_small_and_plain(self.template)
+        return all(h.optimizer == "sgd" for h in used) and any(
+            map(is_small_and_plain, self.templates.values())
+        )
 
     def try_training(self, compute: Compute) -> str:
         """Try how plain passes of training run with the bits of autograd: "groups", "direct", "autograd"."""
@@ -107,45 +149,64 @@ class Plan:
         try:
             with computing(compute):
                 samples = self.load_data(name, compute).train
-                net = compute.place_net(copy_module(self.template))
+                net = compute.place_net(copy_module(self.get_template(name)))
                 how = self.get_training(name)
                 return try_training(net, self.loss or self.task.loss, how, samples)
         finally:
             torch.set_num_threads(threads)
 
-    def build_net(self) -> Net:
-        """Build a new network, with what the algorithm adds to it."""
-        net = self.model()
+    def build_net(self, name: str = "", others: tuple[Net, ...] = ()) -> Net:
+        """Build a new network, with what the algorithm adds to it.
+
+        Where nets differ, ``name`` says which one, and ``others`` are all of them.
+        """
+        net = self.nets[name]() if name else self.model()
         net.shape, net.classes = self.federation.shape, self.federation.classes
         net.task = self.federation.task
+        if others and self.algorithm.needs_nets == "same_head":
+            fit_head(net, others[0])
+        net.others = others
         net = build_parts(self.algorithm, net)
+        net.others = ()  # copies need not carry them
         check_personal_patterns(self.algorithm, net)
         return net
 
     @property
     def buffer_names(self) -> frozenset[str]:
         """Names of the tensors that the network measures instead of learning them."""
-        return frozenset(k for k, _ in self.template.named_buffers())
+        return frozenset(k for net in self.templates.values() for k, _ in net.named_buffers())
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial network, with what is given."""
-        return Tensors(self.template.state_dict()).digest()
+        """Digest of the initial network, or of all where they differ, with what is given."""
+        return self.join_tensors(
+            Tensors(net.state_dict()) for net in self.templates.values()
+        ).digest()
 
     @property
     def given(self) -> Tensors:
-        """The tensors that were frozen when the run began: the same for everybody, never sent."""
-        names = self.list_names(self.template, 0, "given")
-        tensors = self.template.state_dict()
-        return Tensors({k: tensors[k] for k in names})
+        """The tensors that were frozen when the run began: in every such net the same, never sent."""
+        return self.join_tensors(
+            Tensors(net.state_dict()).only(*self.list_names(net, 0, "given"))
+            for net in self.templates.values()
+        )
+
+    def join_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
+        """Join the tensors of all nets, under the names of their nets where nets differ."""
+        parts = zip(self.templates, of_nets, strict=True)
+        return Tensors({f"{n}|{k}" if n else k: v for n, part in parts for k, v in part.items()})
 
     @property
-    def personal_stays_on_board(self) -> bool:
-        """Return True if personal parameters never reach the server, not even to measure G."""
-        return self.clients_on_boards and not self.share_personal
+    def averages_personal(self) -> bool:
+        """Return True if personal parameters are averaged to measure G.
+
+        They are not where nets differ, or where they must not leave a board.
+        """
+        stays = self.clients_on_boards and not self.share_personal
+        return not stays and not self.net_of
 
     def __getstate__(self) -> dict[str, Any]:
-        computed = ("template", "kinds_of_round", "block_forms")
+        computed = ("template", "templates", "plain_nets", "kinds_of_round", "block_forms")
         return {k: v for k, v in self.__dict__.items() if k not in computed}
 
     def create_initial_server(self) -> Server:
@@ -155,8 +216,21 @@ class Plan:
             Tensors({k: initial[k] for k in self.list_names(self.template, 0, kind)})
             for kind in ("shared", "personal")
         )
-        average = Tensors() if self.personal_stays_on_board else personal
-        return Server(0, self.federation.sizes(), model, average=average)
+        average = personal if self.averages_personal else Tensors()
+        return self.complete(Server(0, self.federation.sizes(), model, average=average))
+
+    def complete(self, server: Server) -> Server:
+        """Return a server that knows what a commit does not hold: what kind of tensors there are."""
+        shapes = dict[str, Mapping[str, tuple[int, ...]]]()
+        if self.algorithm.needs_nets == "slices":
+            of_net = {name: self.list_shapes(net) for name, net in self.templates.items()}
+            shapes = {client: of_net[name] for client, name in self.net_of.items()}
+        return replace(server, statistics=self.buffer_names, shapes=shapes)
+
+    def list_shapes(self, net: Net) -> dict[str, tuple[int, ...]]:
+        """List the shapes of a net's shared tensors."""
+        tensors = net.state_dict()
+        return {k: tuple(tensors[k].shape) for k in self.list_names(net, 0, "shared")}
 
     def select_clients(
         self, t: int, clock: float = 0.0, available: Sequence[str] | None = None
@@ -203,9 +277,10 @@ class Plan:
         if self.algorithm.everybody or self.algorithm.pooled:
             reachable = self.faults.list_reachable(t, clients, clock, self.seed)
             trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
-        sizes, net = self.federation.sizes(), self.template
-        counts = Counter((sizes[c], self.get_training(c)) for c in trained)
-        return sum(count_examples(net, n, how) * k for (n, how), k in counts.items())
+        sizes, net_of = self.federation.sizes(), self.net_of
+        counts = Counter((net_of.get(c, ""), sizes[c], self.get_training(c)) for c in trained)
+        nets = {"": self.template, **self.templates}
+        return sum(count_examples(nets[net], n, how) * k for (net, n, how), k in counts.items())
 
     def get_training(self, client: str) -> Training:
         """Return how a client trains."""
@@ -234,15 +309,17 @@ class Plan:
         """Say of each tensor of a net whether it is shared in round ``t``, personal or given."""
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
-    def list_kinds_of_copy(self, net: Net, t: int) -> Mapping[str, Kind]:
-        """Do the same for a copy of the initial net; the copies of a round are all alike."""
-        if t not in self.kinds_of_round:
-            self.kinds_of_round.clear()
-            self.kinds_of_round[t] = self.list_kinds(net, t)
-        return self.kinds_of_round[t]
+    def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
+        """Do the same for a copy of an initial net; the copies of a round are all alike."""
+        key = (id(template), t)
+        if key not in self.kinds_of_round:
+            for old in [k for k in self.kinds_of_round if k[1] != t]:
+                del self.kinds_of_round[old]
+            self.kinds_of_round[key] = self.list_kinds(net, t)
+        return self.kinds_of_round[key]
 
     @cached_property
-    def kinds_of_round(self) -> dict[int, dict[str, Kind]]:
+    def kinds_of_round(self) -> dict[tuple[int, int], dict[str, Kind]]:
         return {}
 
     @cached_property
@@ -277,9 +354,14 @@ class Plan:
         memory: Memory,
         client_store: ClientStore,
         kind: Callable[..., Client] = Client,
+        generic: bool = False,
     ) -> Client:
-        """Build the client of a job from its memory and the tensors it received, on its device."""
+        """Build the client of a job from its memory and the tensors it received, on its device.
+
+        With ``generic``, it has the net of the server.
+        """
         compute = get_compute()
+        template = self.template if generic else self.get_template(job.client)
         data = self.load_data(job.client, compute)
 
         def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
@@ -293,14 +375,14 @@ class Plan:
         return kind(
             id=client_id,
             t=job.t,
-            net=compute.place_net(copy_module(self.template)),
+            net=compute.place_net(copy_module(template)),
             data=data,
             received=compute.place(job.tensors),
             memory=compute.place_memory(memory),
             training=self.get_training(job.client),
             seed=self.seed,
             rounds=self.rounds,
-            list_kinds=self.list_kinds_of_copy,
+            list_kinds=partial(self.list_kinds_of_copy, template),
             cache_derived=load_derived,
             draw_seed=self.derive_draw_seed(job.turn),
             loss=self.loss or self.task.loss,
@@ -320,6 +402,28 @@ class Job:
     turn: int = 0  # counts from 0 if a client is drawn several times in one round
     keeps_memory: bool = True  # store its memory afterwards? Of several turns, only of the last
     custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None  # for kind "other"
+
+
+def fit_head(net: Net, model: Net) -> None:
+    """Give a net the head of another, behind a linear projection if it is for another width."""
+    width, goal = (find_head_width(n) for n in (net, model))
+    if width != goal:
+        base = nn.Sequential(net.base, nn.Flatten(), nn.Linear(width, goal))
+        net.add_module("base", base)
+    shapes = [{k: v.shape for k, v in n.head.state_dict().items()} for n in (net, model)]
+    if shapes[0] != shapes[1]:
+        net.add_module("head", copy_module(model.head))
+
+
+def find_head_width(net: Net) -> int:
+    """Return the width of the features that a net's head takes."""
+    found = [int(p.shape[1]) for p in net.head.parameters() if p.dim() == 2]
+    if not found:
+        raise ConfigError(
+            "model: the head of a net has no linear layer, so nets cannot share it; choose feddistill"
+            " or local"
+        )
+    return found[0]
 
 
 def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:

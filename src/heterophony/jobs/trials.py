@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -16,6 +14,7 @@ from ..core.algorithm import Reply, Server
 from ..core.errors import ConfigError
 from ..core.randomness import seeded
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.temporary import temporary_folder
 from ..core.tensors import Tensors, list_moves
 from ..data.federation import Federation
 from ..population.attacks import Attack
@@ -37,8 +36,11 @@ def make_blank_targets(plan: Plan) -> Tensor:
     return torch.zeros(2, *y.shape[1:], dtype=y.dtype)
 
 
-def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None) -> Plan:
-    """Make the plan of a single client with blank examples of these targets."""
+def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "") -> Plan:
+    """Make the plan of a single client with blank examples of these targets.
+
+    Where nets differ, it has the net of the client ``like``; default: the server's.
+    """
     rows = {DUMMY_CLIENT: torch.arange(len(y))}
     x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
     dummy = Federation(
@@ -50,16 +52,21 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None) -> Plan:
         rows,
         rows,
         task=plan.federation.task,
+        record=plan.federation.record,
     )
     training = replace(plan.training, epochs=1, steps=None, batch=batch or len(y))
-    return replace(plan, federation=dummy, training=training, training_of={}, attack=Attack())
+    net_of = {DUMMY_CLIENT: plan.net_of[like]} if like in plan.net_of else {}
+    dry_plan = replace(plan, federation=dummy, training=training, training_of={}, attack=Attack())
+    return replace(dry_plan, net_of=net_of)
 
 
-def simulate_reply(plan: Plan, y: Tensor, batch: int | None = None) -> tuple[Reply, Tensors]:
+def simulate_reply(
+    plan: Plan, y: Tensor, batch: int | None = None, like: str = ""
+) -> tuple[Reply, Tensors]:
     """Return the reply of a client with such examples to its first job, and what it was sent."""
-    dry_plan = make_dry_plan(plan, y, batch)
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, seeded(plan.seed, "trial"):
-        store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+    dry_plan = make_dry_plan(plan, y, batch, like)
+    with temporary_folder() as folder, seeded(plan.seed, "trial"):
+        store = FolderClientStore(folder / "clients", folder / "scratch")
         sent = dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT)
         job = Job(kind="train", t=0, client=DUMMY_CLIENT, tensors=sent)
         return train(dry_plan, job, {}, store)[0], sent
@@ -108,7 +115,7 @@ def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoRetur
 
 def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
     """Refuse an algorithm that cannot merge a reply that is nothing but what was sent."""
-    server = replace(plan.create_initial_server(), statistics=plan.buffer_names)
+    server = plan.create_initial_server()
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
         merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
@@ -149,7 +156,6 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
     """Return True if the merge depends only on the sum of moves, or not on who sent which reply."""
     server = plan.create_initial_server()
-    server = replace(server, statistics=plan.buffer_names)
     if kind == "sum":
         changed = shift_to_zero_sum(replies, sent)
     else:

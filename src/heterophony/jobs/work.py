@@ -229,12 +229,13 @@ def choose_client(plan: Plan) -> Callable[..., Client]:
 def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
     """Return True if the reply contains personal parameters, to be averaged for G.
 
-    In a simulation it always does. Devices send them only if G needs them and the user agreed.
+    In a simulation of equal nets it always does. Devices send them only if G needs them and the
+    user agreed.
     """
-    if not plan.algorithm.common or not plan.clients_on_boards:
-        return plan.algorithm.common
-    if plan.personal_stays_on_board:
+    if not plan.algorithm.common or not plan.averages_personal:
         return False
+    if not plan.clients_on_boards:
+        return True
     initial = {"net": state(plan.template)}
     client = plan.build_client(replace(job, tensors=Tensors()), initial, client_store)
     return needs_personal_parameters(plan, client)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 
-from ..core.errors import find_name
+from ..core.errors import ConfigError, find_name
 from ..core.net import Net
 
 InputShape = tuple[int, ...]
@@ -37,19 +37,40 @@ MODEL_DESCRIPTIONS = {
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
     "vit_tiny": "a vision transformer of four layers of 64, patches of 4x4",
 }
+NET_GROUPS = {  # lists of nets for clients that differ: model.groups
+    "cnn-3": ("smallcnn", "convnet_small", "digitsnet"),
+    "cnn-5": ("smallcnn", "convnet_small", "digitsnet", "pfakd_fmnist", "convnet"),
+    "mixed-5": ("smallcnn", "convnet_small", "convnet", "resnet8_small", "vit_tiny"),
+    "resnet-3": ("resnet8_small", "resnet10_small", "resnet8"),
+    "width-3": ("convnet", "convnet@0.5", "convnet@0.25"),
+}
 
 
 def get_model_builder(name: str) -> ModelBuilder:
-    """Return the function that builds the model of a name."""
-    name = find_model_name(name)
+    """Return the function that builds the model of a name; of ``convnet@0.5``, with half the width."""
+    full, _, width = find_model_name(name).partition("@")
     modules = (import_module(f".{module}", __name__) for module in MODULES)
-    build: ModelBuilder = next(getattr(m, name) for m in modules if hasattr(m, name))
-    return build
+    build: ModelBuilder = next(getattr(m, full) for m in modules if hasattr(m, full))
+    if not width:
+        return build
+    from .widths import NarrowBuilder
+
+    return NarrowBuilder(build, float(width), full)
 
 
 def find_model_name(name: str) -> str:
     """Return the name that is meant, in any case; raise if there is none."""
-    return find_name(MODEL_DESCRIPTIONS, name, "model.name")
+    full, sign, width = name.partition("@")
+    found = find_name(MODEL_DESCRIPTIONS, full, "model.name")
+    if not sign:
+        return found
+    try:
+        share = float(width)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"model.name: '{name}': the width must be above 0 and at most 1")
+    return found if share == 1 else f"{found}@{share:g}"
 
 
 def get_default_head_depth(build: ModelBuilder) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from ..core.files import (
     write_folder,
 )
 from ..core.own_modules import forget_module
+from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
 from ..results.comparison import extract_measures
 from ..results.runs import Run, group_by_series
@@ -461,7 +461,7 @@ def check_seed(
     """
     code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
     path = entry.folder / CONFIG_FILE
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as temporary, loaded(code):
+    with temporary_folder() as temporary, loaded(code):
         config = read_config(path, [*overrides, f"seed={seed}"])
         if config.engine.address is not None and not names_address(overrides):
             raise ConfigError(
@@ -469,7 +469,7 @@ def check_seed(
                 " -c engine.name=pool"
             )
         prepare_engine(config.engine)
-        spec, run = RunSpec(config).load_data(), RunFolder(Path(temporary) / "run")
+        spec, run = RunSpec(config).load_data(), RunFolder(temporary / "run")
         spec.open_folder(run)
         run.close()
         for reason in run_many({run: spec}, RunOptions(progress)).values():

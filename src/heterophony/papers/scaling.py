@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from math import sqrt
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
 
 from ..config.config import Config
+from ..config.nets import list_groups
 from ..config.reading import resolve_config
 from ..data.partitions import PerClientDirichlet
 from ..data.sources import SOURCES, DatasetSize
 from ..data.sources.builtin import TEST_PER_CLASS, TRAIN_PER_CLASS
-from ..models import get_default_head_depth, get_model_builder
+from ..models import NET_GROUPS, get_default_head_depth, get_model_builder
 from ..tools.bench import count_forward_flops, count_training_flops, measure_sgemm_rate
 from .claim_list import PaperClaim
 from .table import PublishedTable, TableScale, index_cells
@@ -104,11 +106,24 @@ def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
         small["local"]["drop_last"] = True
     reduce_class_shards(partition, classes)
     model = small["model"]
-    if model["name"] in NORMALISED_MODELS:
-        small["local"]["lr"] /= LR_DIVISOR
-    model["name"] = "digitsnet"
+    if "groups" in model:
+        substitute_groups(model)
+    else:
+        if model["name"] in NORMALISED_MODELS:
+            small["local"]["lr"] /= LR_DIVISOR
+        model["name"] = "digitsnet"
     if "head_depth" in model:
         model["head_depth"] = min(model["head_depth"], MAX_HEAD_DEPTH)
+
+
+def substitute_groups(model: dict[str, Any]) -> None:
+    """Use different nets for images of 8x8: of several kinds, or of several widths."""
+    names = NET_GROUPS[model.pop("groups")]
+    if any("@" in name for name in names):
+        names = tuple(name.replace(name.split("@")[0], "digitsnet") for name in names)
+    else:
+        names = NET_GROUPS["cnn-3"]
+    model["group"] = [{"name": name, "share": 1 / len(names)} for name in names]
 
 
 def reduce_class_shards(partition: dict[str, Any], classes: int) -> None:
@@ -219,7 +234,7 @@ def keeps_dataset(full: str, small: str) -> bool:
 
 def shrink_model(model: dict[str, Any]) -> None:
     """Use the small net of the same kind; its head has as many layers as that of the table's net."""
-    full = model["name"]
+    full = model.get("name")  # different nets stay as they are
     if full in SMALL_MODELS:
         model.setdefault("head_depth", get_default_head_depth(get_model_builder(full)))
         model["name"] = SMALL_MODELS[full]
@@ -309,7 +324,9 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     if config.algorithm.pooled:
         participants, samples = 1, train * config.training.epochs
     samples *= participants * RELATIVE_WORK.get(config.algorithm_name, 1.0)
-    training_flops, testing_flops = count_flops(str(config.model.name), size.shape, size.classes)
+    names = [group.name for group in list_groups(config.model)] or [str(config.model.name)]
+    counted = [count_flops(name, size.shape, size.classes) for name in names]
+    training_flops, testing_flops = (fmean(flops) for flops in zip(*counted, strict=True))
     evaluated = 2 * test / config.evaluation.every  # G and P
     flops = samples * training_flops + evaluated * testing_flops
     arithmetic = flops / (TRAINING_EFFICIENCY * speed)

@@ -53,7 +53,7 @@ class RecordingClient(Client):
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
     """Run a real training job that saves no memory, and list the parameters in its reply."""
     sent = restore_reply(plan, work(plan, job, store), job.tensors).tensors
-    return sorted(k for k, _ in plan.template.named_parameters() if k in sent)
+    return sorted(k for k, _ in plan.get_template(job.client).named_parameters() if k in sent)
 
 
 def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
@@ -70,7 +70,7 @@ def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
     client = RecordingClient(
         id=job.client,
         t=job.t,
-        net=copy_module(plan.template),
+        net=copy_module(plan.get_template(job.client)),
         data=make_blank_data(plan.federation.data(job.client), plan.federation.shape),
         received=job.tensors,
         memory={"net": guess_personal_parameters(plan, job, guess)},
@@ -89,9 +89,9 @@ def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
     ``initial``: those before the first round, which the server made. ``fresh``: newly drawn ones.
     """
     if guess == GUESSED_INITIAL:
-        return state(plan.template)
+        return state(plan.get_template(job.client))
     with seeded(plan.seed, "attack", "guess", job.t, job.client):
-        return state(plan.build_net())
+        return state(plan.build_net(plan.net_of.get(job.client, ""), plan.plain_nets))
 
 
 def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:

@@ -56,8 +56,10 @@ class Snapshots:
 
     def save_round(self, t: int) -> None:
         """Save the state after ``t`` rounds."""
-        sizes = self.plan.federation.sizes()
-        server = self.folder.load_commit(t, sizes) if t else self.plan.create_initial_server()
+        plan, sizes = self.plan, self.plan.federation.sizes()
+        server = plan.create_initial_server()
+        if t:
+            server = plan.complete(self.folder.load_commit(t, sizes))
         for client in self.clients:
             if t:  # before the first round no client has a memory
                 memory = self.folder.client_store.load_memory(client, before=t)

@@ -133,12 +133,17 @@ def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
     """Return one row per series; a series with a run that was never evaluated has none."""
     groups = group_by_series(runs).values()
     series = [group for group in groups if all(run.current_summary for run in group)]
-    return mark_leads(correct_p_values([build_row(group, series[0]) for group in series]), series)
+    alone = index_local_runs(runs)
+    rows = [build_row(group, series[0], alone) for group in series]
+    return mark_leads(correct_p_values(rows), series)
 
 
-def build_row(group: Sequence[Run], first: Sequence[Run]) -> ComparisonRow:
+def build_row(
+    group: Sequence[Run], first: Sequence[Run], alone: Mapping[tuple[int, str], Summary]
+) -> ComparisonRow:
+    """Build the row of a series; ``alone`` are runs of Local by seed and data."""
     summaries = list_summaries(group)
-    measures = [extract_measures(s) for s in summaries]
+    measures = [extract_measures(s) | compare_with_local(s, alone) for s in summaries]
     common = [k for k in measures[0] if all(k in m for m in measures)]
     ten = {m: [a.last10.std for s in summaries if (a := getattr(s, m))] for m in "GP"}
     return ComparisonRow(
@@ -183,6 +188,26 @@ def extract_measures(summary: Summary) -> dict[str, float]:
         "simulated": summary.simulated_seconds,
     }
     return out | {k: v for k, v in optional.items() if v is not None}
+
+
+def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
+    """Return the finished runs of Local by seed and data; the first of several counts."""
+    found = dict[tuple[int, str], Summary]()
+    for run in runs:
+        if run.algorithm == "local" and (s := run.summary):
+            found.setdefault((s.seed, s.data_sha256), s)
+    return found
+
+
+def compare_with_local(
+    summary: Summary, alone: Mapping[tuple[int, str], Summary]
+) -> dict[str, float]:
+    """Return the share of clients that would be better off alone; nothing without a run of Local."""
+    local = alone.get((summary.seed, summary.data_sha256))
+    if local is None or local is summary or local.clients.keys() != summary.clients.keys():
+        return {}
+    worse = [c.accuracy < local.clients[name].accuracy for name, c in summary.clients.items()]
+    return {"below_local": sum(worse) / len(worse)}
 
 
 def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:

@@ -22,7 +22,7 @@ from .comparison import (
     list_conclusions,
     list_new_client_values,
 )
-from .overview import METRICS_TITLE, describe_lone_clients, get_metric_title
+from .overview import METRICS_TITLE, NETS_TITLE, describe_lone_clients, get_metric_title
 from .runs import Run, group_by_series
 from .table import TABLE_FORMATS, Cell, Column, Columns, ResultTable, Rows, Value
 
@@ -37,6 +37,7 @@ PERCENTAGES = {
     **ACCURACY_TITLES,
     "worst10": "P worst 10 %",
     "std": "P std",
+    "below_local": "clients below Local",
     **{f"{m}.chosen": f"{m} at best validation" for m in "GP"},
 }
 NUMBERS = {  # title, form
@@ -50,7 +51,7 @@ NUMBERS = {  # title, form
 }
 ORDER = (
     *(*ACCURACY_TITLES, "worst10", "std", "MB_up", "MB_down", "seconds"),
-    *("G.chosen", "P.chosen", "G.loss", "P.loss", "examples", "work", "simulated"),
+    *("below_local", "G.chosen", "P.chosen", "G.loss", "P.loss", "examples", "work", "simulated"),
 )
 ALWAYS_SHOWN = ORDER[:11]  # the others only if some run has them
 COLUMNS = {
@@ -169,6 +170,28 @@ def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
     )
 
 
+def build_net_table(runs: Sequence[Run]) -> ResultTable | None:
+    """Build the table of P by net, over the seeds; None if no run has different nets."""
+    mixed = [r for r in runs if r.current_summary and r.current_summary.nets]
+    names = dict.fromkeys(n for r in mixed if (s := r.current_summary) for n in s.nets)
+    if not names:
+        return None
+    return ResultTable.build(
+        ["algorithm", *(Column(name, kind="percent", show="std") for name in names)],
+        [
+            [series, *(average_cell(list_net_accuracies(group, name)) for name in names)]
+            for series, group in group_by_series(mixed).items()
+        ],
+        NETS_TITLE,
+    )
+
+
+def list_net_accuracies(group: Sequence[Run], net: str) -> list[float]:
+    """List P of the clients with a net, over the seeds that have any."""
+    found = [s.nets.get(net) for r in group if (s := r.current_summary)]
+    return [one.P for one in found if one is not None and one.P is not None]
+
+
 def average_metric(group: Sequence[Run], name: str, measure: str) -> float | None:
     """Average a metric over the seeds; None if a seed does not have it."""
     found = [s.metrics.get(name, {}).get(measure) for r in group if (s := r.current_summary)]
@@ -208,9 +231,9 @@ def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
     rows = compare_runs(runs)
     measured = {key for row in rows for key in row.spreads}
     shown = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
-    shown += [k for k in ("G.chosen", "P.chosen") if k in measured]
+    shown += [k for k in ("below_local", "G.chosen", "P.chosen") if k in measured]
     new = any(row.new_clients for row in rows)
-    drops = {"worst10": 3, "G.best": 4, "P.best": 5}
+    drops = {"worst10": 3, "G.best": 4, "P.best": 5, "below_local": 6}
     columns: Columns = ["algorithm"]
     columns += [replace(COLUMNS[key], drop=drops.get(key, 0)) for key in shown]
     columns += [Column("P new", kind="percent")] if new else []
@@ -227,8 +250,8 @@ def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
         f"{score} in %; G: the generic model on all test data, P: own models on own data",
         list_overview_notes(runs, rows, shown, new),
     )
-    metrics = build_metric_table(runs)
-    return [main, *([metrics] if metrics else [])]
+    more = (build_net_table(runs), build_metric_table(runs))
+    return [main, *(table for table in more if table)]
 
 
 def list_overview_cells(row: ComparisonRow, shown: Sequence[str], new: bool) -> list[Value]:

@@ -29,7 +29,7 @@ from ..runs.run_index import (
 )
 from ..runs.summary import Summary, describe_chance_level
 from .runs import load_run
-from .table import Cell, Column, Columns, ResultTable, Value
+from .table import Cell, Column, Columns, ResultTable, Rows, Value
 
 CostColumns = dict[str, list[float]]
 
@@ -246,6 +246,7 @@ PERCENT_COLUMNS = (
 )
 LOSS_COLUMN = Column("test loss", form=".4f", drop=2)
 VALIDATION_COLUMN = Column("at best validation", kind="percent")
+NETS_TITLE = "P in % by net, after the last round"
 METRICS_TITLE = "other metrics, after the last round"
 
 
@@ -275,7 +276,14 @@ def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> l
     )
     optional = {LOSS_COLUMN: bool(loss), VALIDATION_COLUMN: summary.P.chosen is not None}
     kept = [c.name for c in main.columns[1:] if optional.get(c, True)]
-    return [main.select(kept, "columns"), *build_metric_tables(summary)]
+    return [main.select(kept, "columns"), *build_net_tables(summary), *build_metric_tables(summary)]
+
+
+def build_net_tables(summary: Summary) -> list[ResultTable]:
+    """Build the table of P by net; empty if all clients have the same."""
+    columns: Columns = ["net", Column("clients"), Column("P", kind="percent")]
+    rows: Rows = [[name, str(of.clients), of.P] for name, of in summary.nets.items()]
+    return [ResultTable.build(columns, rows, NETS_TITLE)] if rows else []
 
 
 def list_accuracy_cells(
@@ -322,7 +330,7 @@ def list_notes(summary: Summary, folder: Path) -> list[str | None]:
     return [
         describe_chance_level(summary, start),
         describe_lone_clients(read_events(events)),
-        explain_missing_g(summary.algorithm) if summary.G is None else None,
+        explain_missing_g(summary.algorithm, bool(summary.nets)) if summary.G is None else None,
         summary.data_remark,
         describe_privacy(summary) if summary.delta is not None else None,
         *describe_cost(summary),
@@ -349,8 +357,8 @@ def describe_lone_clients(events: Iterable[Event]) -> str | None:
     )
 
 
-def explain_missing_g(algorithm: str) -> str:
-    """Say why a run has no G: there is no generic model, or the server of boards cannot know it."""
+def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
+    """Say why a run has no G: there is no generic model, or the server cannot know it."""
     name = get_display_name(algorithm)
     try:
         has_generic = get_algorithm_class(algorithm).common
@@ -358,6 +366,8 @@ def explain_missing_g(algorithm: str) -> str:
         return "no G: it was not measured"
     if not has_generic:
         return f"no G: {name} has no generic model"
+    if nets_differ:
+        return f"no G: the generic model of {name} needs personal parameters, and nets differ"
     return (
         f"no G: the generic model of {name} needs personal parameters, which stay on the devices"
         " (evaluation.share_personal = true sends them)"

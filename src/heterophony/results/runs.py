@@ -269,6 +269,9 @@ def select_experiment_settings(run: Run) -> dict[str, str]:
 def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every setting as text, with its dotted key."""
     for key, value in flatten_config(config):
+        if key == "model.group":  # which clients have a net, the seed decides
+            yield key, ", ".join(str(group.get("name")) for group in value)
+            continue
         yield key, value if isinstance(value, str) else json.dumps(value, default=str)
 
 

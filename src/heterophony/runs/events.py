@@ -74,6 +74,7 @@ class StartEvent(TypedDict):
     validation: NotRequired[
         Annotated[list[int], "validation examples of each client, if the run holds any out"]
     ]
+    nets: NotRequired[Annotated[list[str], "the net of each client, if they differ"]]
     classes: Annotated[list[str], "names of the classes"]
     labels: Annotated[list[list[int]], "training examples of each client, counted by class"]
     task: NotRequired[

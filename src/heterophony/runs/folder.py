@@ -22,10 +22,12 @@ from ..core.files import (
     UnsuitableFileError,
     digest_secret,
     lock_folder,
+    make_folder,
     open_regular_file,
     open_to_append,
     read_regular_file,
     read_text_file,
+    sync_folder,
     translate_disk_errors,
     truncate_file,
     write_atomically,
@@ -152,6 +154,7 @@ class RunFolder:
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
         self.memory_digests: MemoryDigests = {}  # what the next commit will rest on
         self._events_digest, self._settings_sha256 = GrowingDigest(), ""
+        self._events_named = False  # whether the name of the events' file is synced
         self._lock: int | None = None
 
     # Ownership ------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class RunFolder:
         if self.path.exists() and not (self.path.is_dir() and is_empty_folder(self.path)):
             raise FolderError(f"{self.path} is not empty; choose another {option}")
         with translate_disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         self.lock()
         write_atomically(self.config_file, config.encode())
 
@@ -222,6 +225,9 @@ class RunFolder:
         with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             os.fsync(file.fileno())
             written = file.tell()
+            if not self._events_named:  # the file may be new: its name must survive too
+                sync_folder(self.path)
+                self._events_named = True
             if written != self._events_digest.size:  # events of an earlier process
                 self._events_digest = digest_beginning(self.events_file, written)
         self._settings_sha256 = self._settings_sha256 or digest_settings(self.read_config_text())

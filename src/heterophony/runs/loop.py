@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from ..core.accelerator import ON_CPU, Compute
 from ..core.algorithm import Reply, Server
@@ -55,7 +54,7 @@ def run_rounds(
         yield from record_events(folder, [make_start_event(plan, server, compute)])
         if plan.keep_best:
             folder.commit(server)
-    server, clock = replace(server, statistics=plan.buffer_names), read_clock(folder)
+    server, clock = plan.complete(server), read_clock(folder)
     spent = read_spent(folder)
     while server.t < plan.rounds and not get_stop_reason():
         digests = folder.memory_digests
@@ -146,7 +145,7 @@ def finish_run(
     kept = find_kept_round(recorded)
     joined = server
     if kept is not None and kept != server.t:
-        joined = folder.load_commit(kept, plan.federation.sizes())
+        joined = plan.complete(folder.load_commit(kept, plan.federation.sizes()))
     new = join_new_clients(plan, engine, joined)
     end = make_end_event(plan, folder.client_store, server, replies, seconds)
     if stopped:

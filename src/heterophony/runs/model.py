@@ -18,7 +18,8 @@ from ..core.client import Client
 from ..core.errors import DataError
 from ..core.net import Net
 from ..core.randomness import seeded
-from ..core.samples import ClientData, Samples, Scale
+from ..core.records import DTYPES, Field, Inputs, Record, pad_sequences
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, ClientData, Samples, Scale
 from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
 
@@ -207,6 +208,40 @@ def copy_samples(samples: Samples) -> Samples:
     return Samples(stored, labels, samples.scale, None, samples.image_transform)
 
 
+def convert_record(record: Record, given: Any) -> Inputs:
+    """Convert the arrays of examples to network input; sequences may be lists, or padded with a mask."""
+    if isinstance(given, Mapping):
+        named = dict(given)
+    else:
+        names = [f.name for f in record.fields]
+        masks = dict.fromkeys(f.mask for f in record.fields if f.mask)
+        parts = given if isinstance(given, tuple) else (given,)
+        if not len(names) <= len(parts) <= len(names) + len(masks):
+            raise DataError(f"the model takes {record.describe()}, not {len(parts)} arrays")
+        named = dict(zip([*names, *masks], parts, strict=False))
+    inputs, found = dict[str, Tensor](), dict[str, Tensor]()
+    for field in record.fields:
+        if field.name not in named:
+            raise DataError(f"the model takes {record.describe()}; '{field.name}' is missing")
+        inputs[field.name], mask = convert_field(field, named[field.name])
+        if field.mask and mask is not None:
+            found[field.mask] = torch.as_tensor(named.get(field.mask, mask))
+    return record.arrange(inputs, found)
+
+
+def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
+    """Convert one array of the examples; return the mask too if it is one of sequences."""
+    if not field.is_sequence:
+        how = ModelInput(field.shape, DTYPES[field.dtype], BYTES_TO_PLUS_MINUS_ONE)
+        return how.convert(torch.as_tensor(values)), None
+    if isinstance(values, list | tuple):
+        values, mask = pad_sequences([torch.as_tensor(v) for v in values])
+    else:
+        values = torch.as_tensor(values)
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
+    return field.convert(values.float() if values.dtype == torch.float64 else values), mask
+
+
 class Model(nn.Module):
     """A trained model. It takes examples as the data set has them, and returns logits."""
 
@@ -214,7 +249,7 @@ class Model(nn.Module):
         super().__init__()
         self.net, pool = client.net.eval(), plan.federation.x
         self._input = ModelInput(tuple(pool.shape[1:]), pool.dtype, client.data.test.scale)
-        self._columns = plan.federation.columns
+        self._columns, self._record = plan.federation.columns, plan.federation.record
         self._algorithm, self._generic = plan.algorithm, generic
         self._client: Client = PredictingClient(client)
         self._keep_what_is_needed(client, make_example(plan, client))
@@ -224,12 +259,21 @@ class Model(nn.Module):
             self._build_net = partial(build_net, plan.model, plan.algorithm, plan.federation.shape)
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any = None, *more: Any, **named: Any) -> Tensor:
+        memory, received = dict(self.memory.read()), self.received.read()[""]
+        return self._predict(self._convert(x, more, named), self._client.data, memory, received)
+
+    def _convert(self, x: Any, more: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Convert the examples of a user to network input."""
+        if self._record is not None:
+            if named:
+                return convert_record(self._record, named if x is None else {"x": x, **named})
+            return convert_record(self._record, (x, *more) if more else x)
+        if more or named:
+            raise TypeError("this model takes one input")
         if self._columns.accepts(x):  # rows of a table: encoded as in training
             x = torch.from_numpy(self._columns.encode(x))
-        x = self._input.convert(torch.as_tensor(x))
-        memory, received = dict(self.memory.read()), self.received.read()[""]
-        return self._predict(x, self._client.data, memory, received)
+        return self._input.convert(torch.as_tensor(x))
 
     def _predict(
         self, x: Tensor, data: ClientData, memory: dict[str, Tensors], received: Tensors

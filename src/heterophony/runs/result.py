@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,6 +15,7 @@ from ..core.algorithm import Server
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.randomness import seeded
 from ..core.scores import SCORES
+from ..core.temporary import remove_temporary_folder
 from ..core.tensors import Memory, Tensors
 from ..jobs.client_store import load_board_memory
 from ..jobs.plan import Job, Plan
@@ -113,11 +113,11 @@ class Result:
     """
 
     def __init__(
-        self, folder: RunFolder, build_plan: Callable[[], Plan], temporary: str | None = None
+        self, folder: RunFolder, build_plan: Callable[[], Plan], temporary: Path | None = None
     ) -> None:
         self.folder, self._run_folder, self._build_plan = folder.path, folder, build_plan
         if temporary is not None:
-            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+            weakref.finalize(self, remove_temporary_folder, temporary)
 
     # Numbers --------------------------------------------------------------------------------
     @cached_property
@@ -284,11 +284,11 @@ class Result:
         """The server after the round whose models are kept."""
         sizes, kept = self.plan.federation.sizes(), find_kept_round(self.events)
         if kept is not None:
-            return self._run_folder.load_commit(kept, sizes)
+            return self.plan.complete(self._run_folder.load_commit(kept, sizes))
         server = self._run_folder.load_newest_commit(sizes)
         if server is None:
             raise FolderError(f"{self.folder} has no trained model yet ({self.state})")
-        return server
+        return self.plan.complete(server)
 
     def _build_model(self, client: str | None, memory: Memory, merge: bool) -> Model:
         plan, server = self.plan, self._server
@@ -298,7 +298,9 @@ class Result:
             received = select_tensors_after_joining(plan.algorithm, received, memory)
         self._check_model(client, received.without("*/*") | memory.get("net", Tensors()))
         job = Job(kind="evaluate", t=server.t, client=name, tensors=received)
-        built = plan.build_client(job, memory, self._run_folder.client_store)
+        built = plan.build_client(
+            job, memory, self._run_folder.client_store, generic=client is None
+        )
         if not len(built.data.train):  # they are on a board: an error, not a model of no examples
             built.data = withhold_data(built.data)
         try:
@@ -319,13 +321,15 @@ class Result:
         began = get_start(self.events).get("start_sha256")
         if began in (None, self.plan.start_sha256):
             return
-        initial = Tensors(self.plan.template.state_dict())
+        plan = self.plan
+        net = plan.template if client is None else plan.get_template(client)
+        initial = Tensors(net.state_dict())
         if any(k not in initial or v.shape != initial[k].shape for k, v in known.items()):
             raise DataError(
                 f"the model does not fit the run in {self.folder}; pass the one that it began with"
             )
         # what is given is not in the folder
-        if not known.keys() >= self.plan.list_kinds(self.plan.template, 0).keys():
+        if not known.keys() >= plan.list_kinds(net, 0).keys():
             raise DataError(
                 f"client '{client}' has parameters that were never trained; pass the model with"
                 " the weights that the run began with"

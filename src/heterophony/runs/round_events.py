@@ -36,6 +36,12 @@ class KeepBest(TypedDict, total=False):
     keep_best: str
 
 
+class NetNames(TypedDict, total=False):
+    """The nets of clients that have different ones."""
+
+    nets: list[str]
+
+
 class ValidationSizes(TypedDict, total=False):
     validation: list[int]
 
@@ -124,7 +130,7 @@ def describe_protections(plan: Plan) -> ProtectionFields:
 def list_outside(plan: Plan) -> list[str]:
     """List what is known of a client and not covered by ε."""
     tensors = [f"tensor {name}" for name in list_unprotected(plan)]
-    aside = [] if plan.personal_stays_on_board else ["personal parameters, averaged to measure G"]
+    aside = ["personal parameters, averaged to measure G"] if plan.averages_personal else []
     return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
 
 
@@ -175,6 +181,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
     validation: ValidationSizes = {"validation": sizes} if any(sizes) else {}
+    nets: NetNames = {"nets": [plan.net_of[c] for c in federation.clients]} if plan.net_of else {}
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
@@ -190,6 +197,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
         "train": list(federation.sizes().values()),
         "test": list(federation.sizes("test").values()),
         **validation,
+        **nets,
         "classes": list(federation.labels),
         "labels": federation.counts().tolist(),
         **learned,
@@ -363,7 +371,7 @@ def make_new_clients_event(
         "test": [test[c] for c in new],
         "before": [to_count(plan, m["before"]) for m in metrics],
         "P": [to_count(plan, m["P"]) for m in metrics],
-        "G": [to_count(plan, m["G"]) for m in metrics] if plan.algorithm.common else None,
+        "G": [to_count(plan, m["G"]) for m in metrics] if all("G" in m for m in metrics) else None,
         "sha256": [by_client[c].kept for c in new],
         "seconds": seconds,
         "work": {"train": sum_work_seconds(replies), "evaluate": 0.0},

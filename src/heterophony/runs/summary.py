@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import sqrt
 from typing import Any
@@ -71,6 +71,14 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
+class NetResult:
+    """Accuracy of the personal models of the clients that have one net, at the end."""
+
+    P: float | None  # pooled over their test examples
+    clients: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """The content of ``result.json``. Accuracies are fractions, pooled over all test examples.
 
@@ -111,6 +119,7 @@ class Summary:
     delta: float | None = None  # None if no protection promises differential privacy
     privacy: dict[str, Any] = field(default_factory=dict)  # what ε is about, and what is outside it
     bad_clients: list[str] = field(default_factory=list)  # of a simulated attack
+    nets: dict[str, NetResult] = field(default_factory=dict)  # by name, if clients' nets differ
     kept_round: int | None = None  # the best round on validation examples, if its models are kept
     stopped: str = ""  # why the run ended before its last round, if it did
 
@@ -127,6 +136,7 @@ class Summary:
             "protection",
             "privacy",
             "bad_clients",
+            "nets",
             "kept_round",
             "stopped",
         )
@@ -200,6 +210,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         delta=rounds[-1].get("delta") if rounds else None,
         privacy=start.get("privacy", {}),
         bad_clients=start.get("bad_clients", []),
+        nets=summarise_nets(start, clients),
         kept_round=find_kept_round(events),
         stopped=end.get("stopped", ""),
     )
@@ -222,6 +233,20 @@ def build_client_results(
             participations=participations[c],
         )
         for i, c in enumerate(start["clients"])
+    }
+
+
+def summarise_nets(start: StartEvent, clients: Mapping[str, ClientResult]) -> dict[str, NetResult]:
+    """Return P of the clients with each net; empty if all have the same."""
+    found = dict[str, list[ClientResult]]()
+    for net, result in zip(start.get("nets", ()), clients.values(), strict=False):
+        found.setdefault(net, []).append(result)
+    totals = {net: sum(r.total for r in results) for net, results in found.items()}
+    return {
+        net: NetResult(
+            sum(r.correct for r in results) / totals[net] if totals[net] else None, len(results)
+        )
+        for net, results in found.items()
     }
 
 

@@ -18,6 +18,7 @@ from ..core.settings import construct
 from ..core.status_line import name_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
+from ..data.packing import find_form, pack_examples
 from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
@@ -62,8 +63,9 @@ def federate(
     ``(x_train, y_train, x_test, y_test)``: in a list, or by name in a dict. ``client`` has the name of
     each example's client, training before test; data may name it themselves, in a column or array
     ``client`` or the one that ``users`` names. Each name is then a client, in natural order, unless
-    ``partition`` is given. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
-    them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
+    ``partition`` is given. x may be a dict or a tuple of arrays, for a net with several inputs, or a list
+    of sequences of different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a
+    pair of them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
     ``FederatedDataset`` of flwr-datasets, and a frame of pandas can be ``data`` too. ``split`` is by
     default ``"official"`` where each client has test examples of its own, otherwise ``"merged"``.
     ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
@@ -188,8 +190,7 @@ def resolve_source(
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
     official = len(given[1]) if len(given) == 4 else None
-    source = wrap_arrays(*concatenate_train_and_test(given), official=official, task=task)
-    return decide_classes(source, classes)
+    return decide_classes(join_examples([given], task, official), classes)
 
 
 def federate_own_data(
@@ -204,22 +205,47 @@ def federate_own_data(
     parts = list(own.values())
     if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
         raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
+    whole = decide_classes(join_examples(parts, request.task, names=list(own)), request.classes)
+    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
+    sizes = [sum(map(len, p[1::2])) for p in parts]
+    how_much = (terms.train_fraction, terms.seed, validation_fraction)
+    names = list(own) if isinstance(data, dict) else ()
+    return split_into_clients(whole, sizes, trains, *how_much, names)
+
+
+def join_examples(
+    parts: Sequence[Sequence[Any]],
+    task: TaskName,
+    official: int | None = None,
+    names: Sequence[str] = (),
+) -> Source:
+    """Make one source of (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
+    xs = [x for p in parts for x in p[::2]]
+    ys = [np.asarray(y) for p in parts for y in p[1::2]]
+    counts = [y.shape[0] if y.ndim else 0 for y in ys]
+    if any(find_form(x, n) for x, n in zip(xs, counts, strict=True)):
+        if task == "sequence":
+            raise ConfigError("task: 'sequence' needs one array of tokens as examples; pad them")
+        x, record = pack_examples(xs, counts)
+        return replace(
+            wrap_arrays(x, np.concatenate(ys), task=task, official=official), x=x, record=record
+        )
     both = [concatenate_train_and_test(p) for p in parts]
-    shapes = {c: (x.shape[1:], x.dtype) for c, (x, _) in zip(own, both, strict=True)}
-    first, usual = next(iter(shapes.items()))
+    check_same_examples(dict(zip(names, (x for x, _ in both), strict=False)))
+    x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
+    return wrap_arrays(x, y, official=official, task=task)
+
+
+def check_same_examples(xs: Mapping[str, Any]) -> None:
+    """Raise DataError if clients have examples of different shapes or types."""
+    shapes = {c: (x.shape[1:], x.dtype) for c, x in xs.items()}
+    first, usual = next(iter(shapes.items()), ("", None))
     for name, (shape, dtype) in shapes.items():
-        if (shape, dtype) != usual:
+        if usual is not None and (shape, dtype) != usual:
             raise DataError(
                 f"client {name} has examples of shape {shape} and type {dtype},"
                 f" client {first} of {usual[0]} and {usual[1]}"
             )
-    x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
-    whole = decide_classes(wrap_arrays(x, y, task=request.task), request.classes)
-    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
-    sizes = [len(y) for _, y in both]
-    how_much = (terms.train_fraction, terms.seed, validation_fraction)
-    names = list(own) if isinstance(data, dict) else ()
-    return split_into_clients(whole, sizes, trains, *how_much, names)
 
 
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from ..config.sections import EngineSection
 from ..core.accelerator import assign_gpu
 from ..core.errors import DivergedError, EngineError
 from ..core.files import write_json
+from ..core.temporary import temporary_folder
 from ..data.federation import Federation
 from ..engines.base import MAX_ATTEMPTS, ClusterShare, count_cores, count_gpu_workers
 from ..engines.child_processes import ChildProcess, send_errors, start_fork_server
@@ -148,9 +148,9 @@ def run_side_by_side(
         statuses[folder](event)
         options.on_event(event)
 
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as shared:
+    with temporary_folder() as shared:
         work = {
-            folder: (pack_spec(spec, Path(shared), share), options.rules.get(folder.path), share)
+            folder: (pack_spec(spec, shared, share), options.rules.get(folder.path), share)
             for folder, spec in runs.items()
         }
         return supervise(work, width, receive)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from ..config.nets import ClientNets
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, suggest_or_list
 from ..core.net import Net, copy_module
 from ..core.randomness import seeded
+from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
 from ..core.tasks import Criterion, MetricFunction, get_task
 from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
+from ..models import find_model_name, get_default_head_depth, get_model_builder
 
 OwnModel = nn.Module | Callable[[], nn.Module]
 EXAMPLES = 4  # enough for BatchNorm, and fast
@@ -39,20 +43,96 @@ def prepare_own_net(
     with seeded(seed, "init"):  # as the plan will build it
         module = build_module(model)
     check_copyable(module)
+    record = federation.record
     if isinstance(module, Net):
         cut, net = None, module
+        unpack_inputs(net.base, record)
         verify_origin(net, x)
     else:
+        unpack_inputs(module, record)
         cut = find_verified_cut(module, x, algorithm.needs_head)
         net = cut_module(deepcopy(module), cut)
     if uses_logits(algorithm):
         check_output(net, x, federation, type(module).__name__)
-    return partial(build_own_net, model, cut)
+    return partial(build_own_net, model, cut, record)
 
 
-def build_own_net(model: OwnModel, cut: Cut | None) -> Net:
+def resolve_models(model: Any, federation: Federation) -> Any:
+    """Return the model of all clients as it is given; or, by client, a model for each.
+
+    Raise ConfigError if a client has none, or there is no such client.
+    """
+    clients = list(federation.train)
+    if isinstance(model, Mapping):
+        named = {str(client): one for client, one in model.items()}
+    elif isinstance(model, list | tuple):
+        named = {c: model[i % len(model)] for i, c in enumerate(clients)} if model else {}
+    elif takes_client(model):
+        named = {client: model(client) for client in clients}
+    else:
+        return model
+    for client in named:
+        if client not in clients:
+            raise ConfigError(
+                f"model: there is no client '{client}'{suggest_or_list(client, clients)}"
+            )
+    for client in clients:
+        if named.get(client) is None:
+            raise ConfigError(f"model: client '{client}' has none; name one for every client")
+    kinds = {id(one) if not isinstance(one, str) else one for one in named.values()}
+    return next(iter(named.values())) if len(kinds) == 1 else {c: named[c] for c in clients}
+
+
+def takes_client(model: Any) -> bool:
+    """Return True if this is a function of a client's name, and not one that builds a module."""
+    if isinstance(model, nn.Module | type) or not callable(model):
+        return False
+    try:
+        parameters = signature(model).parameters.values()
+    except ValueError:  # some functions of C have none
+        return False
+    needed = [p for p in parameters if p.default is p.empty]
+    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed)
+
+
+def names_all(model: Any) -> TypeGuard[Mapping[str, str]]:
+    """Return True if these are nets by client, and all of them are named."""
+    return isinstance(model, Mapping) and all(isinstance(m, str) for m in model.values())
+
+
+def prepare_own_nets(
+    models: Mapping[str, str | OwnModel],
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: int,
+    head_depth: int | None,
+) -> ClientNets:
+    """Return how the nets of all clients are built, each under a name."""
+    builders, net_of = dict[str, Callable[[], Net]](), dict[str, str]()
+    names = dict[int | str, str]()
+    for client, model in models.items():
+        key = model if isinstance(model, str) else id(model)
+        if key not in names:
+            plain = find_model_name(model) if isinstance(model, str) else name_model(model)
+            names[key] = plain if plain not in builders else f"{plain}-{len(builders)}"
+            if isinstance(model, str):
+                build = get_model_builder(model)
+                depth = head_depth or algorithm.head_depth or get_default_head_depth(build)
+                builders[names[key]] = partial(build, federation.shape, federation.classes, depth)
+            else:
+                builders[names[key]] = prepare_own_net(model, algorithm, federation, seed)
+        net_of[client] = names[key]
+    return ClientNets(builders, net_of)
+
+
+def name_model(model: OwnModel) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else name_function(model)
+
+
+def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
     """Build the net of a user's module (a copy of it) or function, cut into base and head."""
     module = build_module(model)
+    unpack_inputs(module.base if isinstance(module, Net) else module, record)
     if not isinstance(module, Net):
         assert cut is not None  # found before the run
         return cut_module(module, cut)

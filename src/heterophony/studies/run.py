@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,6 +26,7 @@ from ..core.errors import ConfigError, FolderError, suggest_or_list
 from ..core.files import load_secret, write_json
 from ..core.settings import construct, flatten_config, list_settings
 from ..core.tasks import Criterion
+from ..core.temporary import create_temporary_folder, remove_temporary_folder
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.sources import choose_default_training
@@ -48,12 +47,13 @@ from ..trackers import TrackedRun, Tracker, select_trackers
 from ..trackers.following import follow_run
 from .federate import federate
 from .hooks import Hook, Hooks, Patience
-from .own import OwnModel, check_kinds
+from .own import OwnModel, check_kinds, names_all, resolve_models
 from .progress import RunsProgress, show_progress
 from .spec import Metrics, RunSpec
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel
+Models = Model | Mapping[Any, Model] | Sequence[Model] | Callable[[str], Model]
 TrainingLike = Training | Mapping[Any, Training] | Callable[[str], Training]
 # keywords of hp.run by the names they had before
 RENAMED_KEYWORDS = {"devices": "speeds", "device": "accelerator"}
@@ -63,7 +63,7 @@ def run(
     algorithm: AlgorithmLike,
     federation: Federation,
     *,
-    model: Model | None = None,
+    model: Models | None = None,
     rounds: int = 100,
     participation: float | int | Participation | Selection = DEFAULT_RATE,
     training: TrainingLike | None = None,
@@ -108,7 +108,9 @@ def run(
             or an instance of ``hp.Algorithm``.
         federation: The clients and their data, from ``hp.federate``.
         model: A name, as in ``heterophony list models``; a module, whose weights are the initial
-            ones; or a function that builds a module. Default: chosen by the shape of the data.
+            ones; or a function that builds a module. Where clients have different nets: a dict of
+            these by client; a list, of which clients get one after the other, again and again; or a
+            function of the client. Default: chosen by the shape of the data.
         rounds: Number of communication rounds.
         participation: The share (float) or number (int) of clients selected per round; a rule such
             as ``hp.Poisson(rate=0.1)``; or a function of (t, clients, seed) that returns the
@@ -161,8 +163,8 @@ def run(
     prepare_engine(spec.config.engine)
     plan = spec.build_plan()
     select_trackers(track)  # raises if one is not installed
-    temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
-    folder = RunFolder(Path(temporary or str(out)))
+    temporary = None if out is not None else create_temporary_folder()
+    folder = RunFolder(temporary or Path(str(out)))
     try:
         if resume and folder.config_file.exists():
             spec.open_folder(folder, "out=")
@@ -172,7 +174,7 @@ def run(
             run_one(spec, folder, plan, [on_event], shown, track)
     except BaseException:
         if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove_temporary_folder(temporary)
         raise
     finally:
         folder.close()
@@ -201,7 +203,8 @@ def make_spec(
     how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
     check_kinds(how["loss"], how["metrics"])
     chosen, name = choose_algorithm(algorithm, settings, SPEC_KEYWORDS)
-    model, metrics = how["model"], how["metrics"]
+    model, metrics = resolve_models(how["model"], federation), how["metrics"]
+    how["model"] = model
     named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
     config = resolve_config(list_sections(how, list(metrics) if named_metrics else None))
     usual = choose_default_training(federation.name, federation.shape)
@@ -221,7 +224,7 @@ def make_spec(
     )
     kind = {"kind": how["participation"]} if given_rule else None
     check_kind_chosen(config.protections, kind)
-    own_model = None if isinstance(model, str) else model
+    own_model = None if isinstance(model, str) or names_all(model) else model
     own_metrics = None if named_metrics else metrics
     own = (own_model, how["loss"], own_metrics, training_of)
     return RunSpec(settle_protections(config), federation, *own).load_data()
@@ -230,11 +233,15 @@ def make_spec(
 def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
     """List the sections of a configuration that keywords of ``hp.run`` set."""
     model, init = how["model"], how["init"]
+    groups = (
+        [{"name": name, "clients": [c]} for c, name in model.items()] if names_all(model) else None
+    )
     return {
         "seed": how["seed"],
         "rounds": how["rounds"],
         "model": {
             "name": model if isinstance(model, str) else None,
+            "group": groups,
             "head_depth": how["head_depth"],
             "buffers": how["buffers"],
             "init": None if init is None else str(init),
@@ -439,7 +446,7 @@ def execute_plan(
     if plan.needs_secret:
         plan = replace(plan, secret=load_secret(folder.path, not events, warn))
     if not folder.partition_file.exists():
-        plan.federation.save_partition(folder.partition_file)
+        plan.federation.save_partition(folder.partition_file, plan.net_of)
         if plan.federation.columns:
             write_json(folder.path / "columns.json", list(map(asdict, plan.federation.columns)))
     patience = [] if plan.patience is None else [Patience(plan.patience, plan.choose_by)]

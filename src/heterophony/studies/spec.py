@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -14,10 +14,12 @@ from typing import Any
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, is_own_code, label_algorithm
 from ..config.config import Config, check_training
 from ..config.keys import rename_key, rename_sections
+from ..config.nets import ClientNets
 from ..config.reading import read_config
 from ..config.sections import AVAILABILITY_RULES
 from ..core.errors import ConfigError, FolderError
 from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
+from ..core.net import Net
 from ..core.status_line import name_slow_work
 from ..core.tasks import Criterion, MetricFunction
 from ..core.training import Training
@@ -27,7 +29,7 @@ from ..jobs.plan import Plan, describe_plan
 from ..population.participation import FunctionParticipation, Poisson, Skewed, Uniform
 from ..protection import PROTECTION_CLASSES, get_kind
 from ..runs.folder import RunFolder
-from .own import OwnModel, check_own_functions, name_function, prepare_own_net
+from .own import OwnModel, check_own_functions, name_function, prepare_own_net, prepare_own_nets
 
 Metrics = Sequence[str | MetricFunction]
 
@@ -42,7 +44,7 @@ class RunSpec:
 
     config: Config
     federation: Federation | None = None  # default: as [data] says
-    model: OwnModel | None = None  # default: as [model] says
+    model: OwnModel | Mapping[str, str | OwnModel] | None = None  # default: as [model] says
     loss: Criterion | None = None  # default: that of the task
     metrics: Metrics | None = None  # default: as [evaluation] says
     training_of: Mapping[str, Training] = field(default_factory=dict)  # default: as [training] says
@@ -66,8 +68,11 @@ class RunSpec:
         """Build the plan; raise ConfigError if its parts do not fit together."""
         config, federation = self.config, self.federation
         federation = read_federation(config) if federation is None else federation
-        net = None
-        if self.model is not None:
+        net: Callable[[], Net] | ClientNets | None = None
+        if isinstance(self.model, Mapping):
+            how = (config.algorithm, federation, config.top.seed, config.model.head_depth)
+            net = prepare_own_nets(self.model, *how)
+        elif self.model is not None:
             net = prepare_own_net(self.model, config.algorithm, federation, config.top.seed)
         plan = config.build_plan(federation, net, self.loss, self.metrics)
         if self.training_of:
@@ -82,7 +87,9 @@ class RunSpec:
         if self.federation is not None and self.federation.recipe is None:
             found["data"] = self.federation.name
         if self.model is not None:
-            found["model"] = name_function(self.model)
+            models = self.model.values() if isinstance(self.model, Mapping) else [self.model]
+            names = (m if isinstance(m, str) else name_function(m) for m in models)
+            found["model"] = ", ".join(dict.fromkeys(names))
         if not is_named_algorithm(config):
             found["algorithm"] = type(config.algorithm).__name__
         rule, available = config.participation, config.faults.availability

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +16,7 @@ from ..config.reading import read_config, read_toml
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, suggest_or_list
 from ..core.settings import construct, list_settings
+from ..core.temporary import create_temporary_folder, remove_temporary_folder
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
@@ -100,23 +99,23 @@ def prepare_search(engine: str) -> None:
 class Temporary:
     """A temporary folder that is deleted with the objects it is bound to."""
 
-    path: str | None
+    path: Path | None
 
     def bind(self, owner: object) -> None:
         """Delete the folder with the owner, which must be the only one."""
         if self.path is not None:
-            weakref.finalize(owner, shutil.rmtree, self.path, ignore_errors=True)
+            weakref.finalize(owner, remove_temporary_folder, self.path)
 
 
 @contextmanager
 def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
     """Open the folder of several runs; a temporary one without ``out``, deleted on an error."""
-    temporary = Temporary(None if out is not None else tempfile.mkdtemp(prefix="heterophony-"))
+    temporary = Temporary(None if out is not None else create_temporary_folder())
     try:
-        yield Path(temporary.path or str(out)), temporary
+        yield temporary.path or Path(str(out)), temporary
     except BaseException:
         if temporary.path is not None:
-            shutil.rmtree(temporary.path, ignore_errors=True)
+            remove_temporary_folder(temporary.path)
         raise
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..algorithms.fedavg import FedAvg
 from ..core.accelerator import ON_CPU, Compute
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.temporary import temporary_folder
 from ..core.tensors import matches_any
 from ..core.training import Training
 from ..data.federation import Federation
@@ -198,8 +197,8 @@ def open_pool(
         training=how,
         evaluate_every=10**9,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        store = RunFolder(Path(folder) / "run").client_store
+    with temporary_folder() as folder:
+        store = RunFolder(folder / "run").client_store
         with Pool(plan, store, EngineSpec("pool", workers, compute=compute)) as engine:
             yield plan, engine
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import tempfile
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from .. import algorithms
-from ..algorithms import ALGORITHM_CLASSES, construct_algorithm, get_algorithm_class
+from ..algorithms import (
+    ALGORITHM_CLASSES,
+    TABLE_FILE,
+    construct_algorithm,
+    digest_source,
+    get_algorithm_class,
+    read_stored_rows,
+)
 from ..core.algorithm import Algorithm, build_parts, list_kinds
 from ..core.errors import ConfigError
 from ..core.net import Net, find_aliases
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.settings import describe_settings
 from ..core.split import split
+from ..core.temporary import temporary_folder
 from ..core.tensors import Kind
 from ..core.training import Training
 from ..data.federation import Federation
@@ -35,24 +39,12 @@ from ..population.participation import Uniform
 from ..runs.loop import run_round
 
 Row = dict[str, Any]
-ALGORITHMS_FOLDER = Path(algorithms.__file__).parent
-TABLE_FILE = ALGORITHMS_FOLDER / "table.json"
 
 
 def list_algorithm_rows() -> list[Row]:
     """List a row for every algorithm, by name."""
     stored = read_stored_rows()
     return [stored.get(name) or compute_row(name) for name in sorted(ALGORITHM_CLASSES)]
-
-
-def read_stored_rows() -> dict[str, Row]:
-    """Read the rows of those algorithms whose file has not changed since."""
-    table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
-    return {
-        name: entry["row"]
-        for name, entry in table.items()
-        if name in ALGORITHM_CLASSES and entry["source_sha256"] == digest_source(name)
-    }
 
 
 def write_table() -> None:
@@ -62,11 +54,6 @@ def write_table() -> None:
         for name in sorted(ALGORITHM_CLASSES)
     }
     TABLE_FILE.write_text(json.dumps(table, indent=1) + "\n")
-
-
-def digest_source(name: str) -> str:
-    """Return the sha256 of an algorithm's file."""
-    return hashlib.sha256((ALGORITHMS_FOLDER / f"{name}.py").read_bytes()).hexdigest()
 
 
 def compute_row(name: str) -> Row:
@@ -187,9 +174,9 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         evaluate_every=9,
     )
     # from round 1 on: round 0 would be evaluated
-    server = replace(plan.create_initial_server(), t=1, statistics=plan.buffer_names)
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as folder:
-        store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+    server = replace(plan.create_initial_server(), t=1)
+    with temporary_folder() as folder:
+        store = FolderClientStore(folder / "clients", folder / "scratch")
         with Serial(plan, store) as engine:
             for _ in range(2):
                 server, _, done = run_round(plan, engine, server)

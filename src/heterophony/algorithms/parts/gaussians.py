@@ -8,9 +8,11 @@ from torch.nn.functional import linear
 
 from ...core.algorithm import Client
 from ...core.samples import ClientData
+from ...core.tensors import Tensors
 
 SHRINKAGE = 1e-4  # of a covariance towards its mean diagonal, so that it can be inverted
 RARE = 1e-4  # added to the frequency of every class, so that its logarithm is finite
+RARE_EXAMPLES = 0.1  # added to the number of examples of every class, for the same reason
 
 
 class GaussianHead(nn.Module):
@@ -35,11 +37,78 @@ class GaussianHead(nn.Module):
         self.covariance.copy_(covariance)
 
 
+class ClassStatistics(nn.Module):
+    """Statistics of features that clients have in common, per example: shares and sums of classes, scatter.
+
+    They are parameters without a gradient, so they are sent, averaged and protected as weights are.
+    Means over examples are linear: the average of all clients is that of all their examples.
+    """
+
+    def __init__(self, classes: int, width: int, covariance: bool) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.zeros(classes))
+        self.sums = nn.Parameter(torch.zeros(classes, width))
+        if covariance:
+            self.scatter = nn.Parameter(torch.zeros(width, width))
+
+    def read(self) -> Tensors:
+        return Tensors({k: v.detach() for k, v in self.named_parameters()})
+
+    @torch.no_grad()
+    def move_halfway(self, statistics: Tensors) -> None:
+        """Move half of the way to these statistics."""
+        for name, parameter in self.named_parameters():
+            parameter.lerp_(statistics[name].to(parameter), 0.5)
+
+
+def collect_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
+    """Return shares of classes, sums of features by class, and their scatter around the class means.
+
+    All are divided by the number of examples, and computed in float64.
+    """
+    z, n = z.flatten(1).double(), max(len(z), 1)
+    counts = torch.bincount(labels, minlength=classes).to(z)
+    sums = z.new_zeros(classes, z.shape[1]).index_add_(0, labels, z)
+    around = z - (sums / counts.clamp(min=1)[:, None])[labels]
+    return Tensors({"shares": counts / n, "sums": sums / n, "scatter": around.T @ around / n})
+
+
+def fit_discriminant(
+    own: Tensors,
+    common: Tensors,
+    counts: Tensor,
+    mean_examples: float,
+    covariance_examples: float,
+    ridge: float,
+) -> Tensors:
+    """Compute weight and bias of the discriminant of a client's statistics and common ones, with its prior.
+
+    The common mean of a class counts for ``mean_examples``, the common covariance for
+    ``covariance_examples``. Without a common mean, it is that of all features of the client.
+    """
+    common, counts = common.map(Tensor.double), counts.double()
+    n, total = counts.sum(), (counts + mean_examples)[:, None]
+    shares = common.get("shares", torch.zeros_like(counts))
+    sums = common.get("sums", torch.zeros_like(own["sums"])) / shares.clamp(min=1e-30)[:, None]
+    towards = torch.where(shares[:, None] > 0, sums, own["sums"].sum(0))
+    pulled = (n * own["sums"] + mean_examples * towards) / total.clamp(min=1e-30)
+    means, covariance = torch.where(total > 0, pulled, towards), own["scatter"]
+    if "scatter" in common and shares.sum() > 0:
+        pooled = covariance_examples * common["scatter"] / shares.sum()
+        covariance = (n * covariance + pooled) / (n + covariance_examples)
+    spread = covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
+    weight, bias = compute_discriminant(means, covariance + ridge * spread)
+    prior = (counts + RARE_EXAMPLES) / (n + RARE_EXAMPLES * len(counts))
+    return Tensors({"weight": weight, "bias": bias + prior.log()}).map(Tensor.float)
+
+
 @torch.no_grad()
 def compute_discriminant(means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Compute weights and biases of the linear discriminant, without prior."""
     m, c = means.double(), covariance.double()
-    diagonal = c.diagonal().mean() * torch.eye(len(c), dtype=c.dtype, device=c.device)
+    variance = c.diagonal().mean()
+    variance = torch.where(variance > 0, variance, 1.0)  # a single example has none
+    diagonal = variance * torch.eye(len(c), dtype=c.dtype, device=c.device)
     weight = torch.linalg.solve((1 - SHRINKAGE) * c + SHRINKAGE * diagonal, m.T).T
     return weight.to(means), (-0.5 * (m * weight).sum(1)).to(means)
 
@@ -80,3 +149,9 @@ def get_gaussian_head(client: Client) -> GaussianHead:
     head = client.net.get_submodule("head")
     assert isinstance(head, GaussianHead)
     return head
+
+
+def get_common(client: Client) -> ClassStatistics:
+    common = client.net.get_submodule("gaussian")
+    assert isinstance(common, ClassStatistics)
+    return common

@@ -23,6 +23,19 @@ def list_linear_layers(net: Net) -> list[nn.Linear]:
     return layers
 
 
+def find_linear_head(net: Net, name: str) -> nn.Linear:
+    """Return the linear layer that is the head; refuse a deeper or a frozen one for this algorithm."""
+    layers = list_linear_layers(net)
+    if len(layers) > 1:
+        raise ConfigError(f"model.head_depth: {name} needs a head of one linear layer; set it to 1")
+    if not all(p.requires_grad for p in layers[0].parameters()):
+        raise ConfigError(
+            f"{name}: the head is frozen, so there is none to learn; unfreeze it, or choose another"
+            " algorithm"
+        )
+    return layers[0]
+
+
 def multiply_weights(layers: list[nn.Linear]) -> Tensor:
     """Multiply the weights of linear layers: outputs × features, as if nothing were between them."""
     product = layers[0].weight.detach()

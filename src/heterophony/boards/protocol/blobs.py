@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ...core.errors import CodecError
-from ...core.files import translate_disk_errors, write_atomically
+from ...core.files import make_folder, translate_disk_errors, write_atomically
 from . import messages
 from .messages import MAX_WANTED_CHUNKS, BlobRef, Done, Want
 
@@ -234,7 +234,7 @@ class ReplyStore:
         self.folder = folder
         self.announcements: dict[str, Done] = {}
         with translate_disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             for path in sorted(folder.iterdir()):
                 self.load_file(path)
 

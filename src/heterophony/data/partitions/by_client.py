@@ -238,8 +238,13 @@ def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
     return h.hexdigest()
 
 
-def write_partition(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
-    """Write a partition as JSON or ``.npz``, by the suffix of the path."""
+def write_partition(
+    path: Path,
+    clients: Mapping[str, Share],
+    data_sha256: str,
+    nets: Mapping[str, str] | None = None,
+) -> None:
+    """Write a partition as JSON or ``.npz``, by the suffix of the path; in JSON, with clients' nets."""
     if path.suffix == ".npz":
         whole = io.BytesIO()
         content: dict[str, Any] = pack_shares(clients)
@@ -250,7 +255,8 @@ def write_partition(path: Path, clients: Mapping[str, Share], data_sha256: str) 
         raise DataError(f"cannot write {path}: a partition is a .json or an .npz file")
     # a line per client: people can read and compare it
     lines = [f"{json.dumps(c)}: {json.dumps(encode_share(s))}" for c, s in clients.items()]
-    head = f'{{"data_sha256": "{data_sha256}", "clients": {{\n'
+    named = f'"nets": {json.dumps(nets)}, ' if nets else ""
+    head = f'{{"data_sha256": "{data_sha256}", {named}"clients": {{\n'
     write_atomically(path, (head + ",\n".join(lines) + "\n}}\n").encode())
 
 

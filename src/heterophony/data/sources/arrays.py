@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -278,21 +278,50 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
     xs, ys = [], []
     for i in range(len(data)):
         try:
-            x, y = data[i]
-            xs.append(np.asarray(x))
+            x, y = split_example(data[i])
+            xs.append(x if isinstance(x, Mapping | tuple) else np.asarray(x))
             ys.append(parse_label(y) if task == "classification" else np.asarray(y))
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label ({error})"
             ) from None
-        if (xs[i].shape, xs[i].dtype) != (xs[0].shape, xs[0].dtype):
+        if describe_example(xs[i]) != describe_example(xs[0]):
             raise DataError(
-                f"{type(data).__name__}: example {i} is {xs[i].dtype} {xs[i].shape},"
-                f" example 0 is {xs[0].dtype} {xs[0].shape}"
+                f"{type(data).__name__}: example {i} is {describe_example(xs[i])},"
+                f" example 0 is {describe_example(xs[0])}"
             )
     if not xs:
         raise DataError(f"{type(data).__name__}: there are no examples")
-    return np.stack(xs), np.array(ys)
+    return stack_parts(xs), np.array(ys)
+
+
+def split_example(item: Any) -> tuple[Any, Any]:
+    """Return the example and the label of an item: a pair, or a dict that has ``labels`` too."""
+    if not isinstance(item, Mapping):
+        x, y = item
+        return x, y
+    label = next((k for k in ("labels", "label") if k in item), None)
+    if label is None:
+        raise KeyError("a dict needs 'labels'")
+    return {k: v for k, v in item.items() if k != label}, item[label]
+
+
+def describe_example(x: Any) -> str:
+    """Describe what must be the same in all examples; the length of a sequence may differ."""
+    if isinstance(x, Mapping):
+        return f"a dict of {', '.join(x)}"
+    if isinstance(x, tuple):
+        return f"a tuple of {len(x)}"
+    return f"{x.dtype} {x.shape}" if x.ndim != 1 or x.dtype.kind not in "iu" else f"{x.dtype} (…)"
+
+
+def stack_parts(xs: Sequence[Any]) -> Any:
+    """Stack examples: each array of a dict or tuple by itself; sequences stay a list."""
+    if isinstance(xs[0], Mapping):
+        return {k: stack_parts([np.asarray(x[k]) for x in xs]) for k in xs[0]}
+    if isinstance(xs[0], tuple):
+        return tuple(stack_parts([np.asarray(x[i]) for x in xs]) for i in range(len(xs[0])))
+    return np.stack(xs) if len({x.shape for x in xs}) == 1 else list(xs)
 
 
 def parse_label(label: Any) -> int:

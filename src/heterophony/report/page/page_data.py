@@ -20,6 +20,7 @@ from ...results.comparison_tables import (
     build_comparison_table,
     build_difference_table,
     build_metric_table,
+    build_net_table,
     build_new_client_table,
     build_statistics_tables,
 )
@@ -61,6 +62,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": render_page(build_comparison_table(rows, names=ON_PAGES)),
         "client_means": render_optional(build_client_mean_table(runs, rows)),
+        "nets": render_optional(build_net_table(runs)),
         "metrics": render_optional(build_metric_table(runs)),
         "csv": render_csv(build_comparison_table(rows, names=IN_CSV)),
         "differences": render_optional(build_difference_table(rows)),

@@ -10,6 +10,7 @@ function drawTables() {
   byId("table").replaceChildren(createResultTable(data.table));
   byId("table-note").textContent = data.table.notes.join(" ");
   showTable("client-means", "client-means-table", data.client_means);
+  showTable("nets", "nets-table", data.nets);
   showTable("metrics", "metrics-table", data.metrics);
   showTable("differences", "difference-table", data.differences);
   if (data.differences) byId("h-differences").textContent = `Paired differences to ${data.differences.title}`;

@@ -1,0 +1,72 @@
+"""FML: Shen et al., Federated mutual learning, 2020.
+
+The shared net ("meme") is the smallest of the run's nets. Each net is the other's teacher, whose answers
+have no gradient, and the divergence is summed over classes. HtFLlib lets gradients of both terms flow
+into both nets, and divides the divergence by the number of classes as well.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class FML(Algorithm):
+    """Train an own net beside a small shared one; each learns from the other's answers."""
+
+    paper = "Shen et al., 2020"
+    needs_classes = True
+    personal = ("base.*", "head.*")
+    needs_nets = "any"
+    allows_clipping = False  # the norm would be that of two nets
+    alpha: float = setting(
+        0.5, "weight of the labels for the own net; the rest is for the shared net", low=0, high=1
+    )
+    beta: float = setting(
+        0.5, "weight of the labels for the shared net; the rest is for the own net", low=0, high=1
+    )
+
+    def build(self, net: Net) -> Net:
+        meme = net.smallest
+        if (
+            self.alpha < 1 or self.beta < 1
+        ):  # equal nets with equal weights teach each other nothing
+            draw_again(meme)
+        net.add_module("meme", meme)
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net = client.net
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            own, common = net(x), net.meme(x)
+            pairs = ((own, common, self.alpha), (common, own, self.beta))
+            first, second = (mix_losses(client, *pair, y) for pair in pairs)
+            return first + second
+
+        client.fit(loss)
+        return client.shared()
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net.meme(x)
+
+
+def draw_again(net: nn.Module) -> None:
+    """Draw new initial weights of all layers that are not frozen."""
+    for layer in net.modules():
+        draw = getattr(layer, "reset_parameters", None)
+        if draw is not None and all(p.requires_grad for p in layer.parameters(recurse=False)):
+            draw()
+
+
+def mix_losses(client: Client, out: Tensor, teacher: Tensor, share: float, y: Tensor) -> Tensor:
+    """Mix the loss of the labels with the divergence from a teacher's answers."""
+    if share == 1:
+        return client.loss(out, y)
+    goal = teacher.detach().softmax(1)
+    apart = kl_div(out.log_softmax(1), goal, reduction="batchmean")
+    return share * client.loss(out, y) + (1 - share) * apart

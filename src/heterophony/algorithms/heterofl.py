@@ -1,0 +1,73 @@
+"""HeteroFL: Diao et al., Computation and communication efficient FL for heterogeneous clients, ICLR 2021.
+
+The activations of a narrow net are divided by its width when it trains and when it predicts. The
+authors' code does so in training alone, which suits the whole net but not the client's own. Its static
+BatchNorm and its loss without the classes that a client lacks are left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..core.algorithm import Algorithm, Net, Reply, Server, mean, setting
+from ..core.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class HeteroFL(Algorithm):
+    """Average nets of several widths: each entry over the clients whose nets have it."""
+
+    paper = "Diao et al., ICLR 2021"
+    needs_nets = "slices"
+    scale: bool = setting(True, "divide the activations of a narrow net by its width")
+
+    def build(self, net: Net) -> Net:
+        if self.scale and net.width < 1:
+            for part in (net.base, net.head):
+                for name, layer in list(part.named_children()):
+                    if isinstance(layer, nn.ReLU):
+                        part.add_module(name, nn.Sequential(layer, Divide(net.width)))
+        return net
+
+    def send(self, server: Server, client: str) -> Tensors:
+        return cut(server.model, server.shapes.get(client, {}))
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        """Average every entry over the replies that have it; one that none has stays as it is."""
+        model = server.model
+        whole = [k for k, v in model.items() if all(r.tensors[k].shape == v.shape for r in replies)]
+        new = mean(replies, *whole) if whole else Tensors()
+        return server.update(new | {k: average(model[k], k, replies) for k in model.keys() - whole})
+
+
+class Divide(nn.Module):
+    """Divide by a number."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.by
+
+
+def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Return the first entries of each tensor along every axis, as many as its shape here has."""
+    if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
+        return tensors
+    parts = {k: tuple(map(slice, shapes[k])) for k in tensors}
+    return Tensors({k: v[parts[k]].clone() for k, v in tensors.items()})
+
+
+def average(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
+    """Return the weighted mean of each entry of a tensor over the replies that have it."""
+    total = torch.zeros_like(before, dtype=torch.float64)
+    weight = torch.zeros_like(total)
+    for reply in replies:
+        sent = reply.tensors[name]
+        part = tuple(map(slice, sent.shape))
+        total[part] += reply.weight * sent.double()
+        weight[part] += reply.weight
+    return torch.where(weight > 0, total / weight, before.double()).to(before.dtype)
