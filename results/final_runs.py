@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from board_parts.packing import pack
 
 from heterophony.papers.leaderboard import Entry, describe_seed, read_board, write_entry
 from heterophony.papers.table import PublishedTable, load_table
@@ -56,7 +61,7 @@ class FinalRuns:
         return {cell: entries[cell.name] for cell in self.list_cells() if cell.name in entries}
 
     def add(self, folders: Sequence[Path]) -> None:
-        """Store the cells whose seeds have all finished; what is stored already stays as it is."""
+        """Store the cells whose seeds have all finished, packed; stored cells stay as they are."""
         self.board.mkdir(exist_ok=True)
         curves = json.loads(self.curves.read_text()) if self.curves.exists() else {}
         finished = {run.folder.name: run for run in load_runs(folders, print) if run.summary}
@@ -74,6 +79,7 @@ class FinalRuns:
             if all(found):
                 curves[cell.name]["below_local"] = [round(f["below_local"], 4) for f in found]
         self.curves.write_text(json.dumps(dict(sorted(curves.items()))) + "\n")
+        pack(self.board)
 
 
 def find_seeds(cell: Cell, seeds: Sequence[int], finished: dict[str, Run]) -> Iterator[Run]:
