@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 from functools import cache
 from pathlib import Path
@@ -166,3 +167,18 @@ def test_how_training_runs_is_recorded():
     assert played("fedavg", rounds=1, training=clipped).events[0]["training"] == "autograd"
     adam = hp.Training(epochs=1, batch=16, optimizer="adam")
     assert played("fedavg", rounds=1, training=adam).events[0]["training"] == "autograd"
+
+
+GENERATED = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "generated" / "fast.py"))
+
+
+def test_the_list_of_what_trains_without_autograd_has_only_algorithms_that_exist():
+    listed = GENERATED["read_ways"]()
+    assert listed
+    assert set(listed) <= set(ALGORITHM_CLASSES), "run scripts/generate"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "perfedavg", "moon"])
+def test_the_list_of_what_trains_without_autograd_is_right(name):
+    words = GENERATED["WAYS"][GENERATED["try_algorithm"](name)]
+    assert GENERATED["read_ways"]()[name] == words
