@@ -10,38 +10,11 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.formats import HELD, Frame
 from heterophony.config.reading import read_config
 from heterophony.core.errors import DataError
 from heterophony.data.columns import Column, Columns, encode_columns, fit_columns, parse_column
 from heterophony.data.federation import Federation
-
-
-class Series(list):
-    """A column of pandas."""
-
-    def tolist(self) -> list[object]:
-        return list(self)
-
-
-class Frame:
-    """A table as pandas has it."""
-
-    def __init__(self, columns: dict[str, list[object]], dtypes: dict[str, str] | None = None):
-        self.columns, self._held = list(columns), columns
-        self.dtypes = [(dtypes or {}).get(name, "object") for name in columns]
-        self.shape = (len(next(iter(columns.values()))), len(columns))
-
-    def __getitem__(self, name: str) -> Series:
-        return Series(self._held[name])
-
-
-HELD = {
-    "age": [30, None, 50, 60, 70, float("nan"), 20, 40],
-    "sex": ["f", "m", None, "f", "m", "f", "m", "f"],
-    "ward": [1, 2, 1, 2, 1, 2, 3, 1],
-    "hospital": ["B", "A", "A", "B", "A", "A", "B", "B"],
-    "label": ["ill", "well", "ill", "well", "ill", "well", "ill", "well"],
-}
 
 
 def test_columns_are_fitted_on_given_rows_only():

@@ -62,6 +62,25 @@ def test_leaf_to_leaf_is_the_identity(tmp_path, width):
         assert new["num_samples"] == [len(old["user_data"][u]["y"]) for u in new["users"]]
 
 
+def test_celeba_keeps_clients_and_network_input(tmp_path):
+    for part in ("train", "test"):
+        held = {u: {"x": [f"{part}{u}.jpg"], "y": [float(u == "5")]} for u in ("12", "5")}
+        for u in held:
+            path = tmp_path / "before" / "raw" / "img_align_celeba" / f"{part}{u}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Picture.new("RGB", (84, 84), (int(u), 9, 200)).save(path)
+        (tmp_path / "before" / part).mkdir()
+        content = {"users": list(held), "num_samples": [1, 1], "user_data": held}
+        (tmp_path / "before" / part / "a.json").write_text(json.dumps(content))
+    export(tmp_path / "after", "leaf", f"data.name={tmp_path / 'before'}")
+    before, after = (hp.federate(tmp_path / name) for name in ("before", "after"))
+    assert before.clients == after.clients == ("5", "12")
+    for client in before.clients:
+        for part in ("train", "test"):
+            both = [next(getattr(f.data(client), part).batches(9)) for f in (before, after)]
+            assert all(a.equal(b) for a, b in zip(*both, strict=True))
+
+
 def test_text_of_leaf_stays_text(tmp_path):
     text = "To be, or not to be: that is the question. " * 4
     held = {"x": [text[i : i + 80] for i in range(4)], "y": [text[i + 80] for i in range(4)]}

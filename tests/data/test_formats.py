@@ -19,6 +19,7 @@ from helpers.sources import refused
 from heterophony.cli import app
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
+from heterophony.data.folders import export_federation
 from heterophony.data.sources import find_named_clients, read_source
 from heterophony.data.sources.formats import FORMATS, find_format
 
@@ -112,15 +113,17 @@ def test_each_format_is_recognised_described_and_refused_if_damaged(tmp_path, na
 
 
 def test_all_formats_of_files_are_tested():
-    assert set(WRITTEN) == {f.name for f in FORMATS if f.looks}
+    tested = {*WRITTEN, "Hugging Face files"}  # in test_tables_by_client.py
+    assert tested == {f.name for f in FORMATS if f.looks}
 
 
 def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):
+    assert refused(read_source, f"{tmp_path}/set") == f"data.name: there is no {tmp_path}/set"
     (tmp_path / "notes.md").write_text("nothing")
     said = refused(read_source, str(tmp_path))
     for f in FORMATS:
         assert f.looks in said
-    assert said.startswith(f"data.name: {tmp_path} has none of the known formats. Looked for: Med")
+    assert said.startswith(f"data.name: {tmp_path} has none of the known formats. Looked for: Hug")
 
 
 def test_settings_that_a_format_does_not_know_are_refused(tmp_path):
@@ -166,6 +169,8 @@ class Evil:
         (lambda mark: {"x": Evil(mark), "y": np.arange(2)}, "refused: it asks for posix.system"),
         (lambda mark: {"x": np.array([Evil(mark)]), "y": [1]}, "refused: it asks for posix.system"),
         (lambda mark: {"x": np.array([None, 1]), "y": [0, 1]}, "an array of Python objects"),
+        (lambda mark: {"x": pair_texts([[1, 2], [3]]), "y": [0, 1]}, "an array of Python objects"),
+        (lambda mark: {"x": pair_texts([["a"], ["b"]]), "y": [0, 1]}, "not whole numbers"),
         (lambda mark: {"x": np.zeros(2, "M8[s]"), "y": [0, 1]}, "not of numbers or text"),
         (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "differ in number"),
         (lambda mark: {"x": [[1.0], [2.0]], "y": np.arange(2)}, "a dict with arrays x and y"),
@@ -190,6 +195,27 @@ def test_a_client_without_a_test_file_and_other_shapes_are_named(tmp_path):
     assert "client '2' has examples float32 (3,)" in refused(read_source, str(folder))
     (folder / "test" / "0.npz").unlink()
     assert refused(read_source, str(folder)) == f"{folder}: client '0' has no file in test"
+
+
+def pair_texts(texts: list[list[object]]) -> np.ndarray:
+    """Pair padded lists of tokens with their length, as PFLlib's generate_AGNews.py does."""
+    return np.array([(text, len(text)) for text in texts], dtype=object)
+
+
+def test_texts_of_pfllib_are_tokens_and_stay_pairs(tmp_path):
+    texts = {"train": [[5, 6, 0], [7, 0, 0], [5, 0, 0]], "test": [[8, 6, 5]]}
+    for part, held in texts.items():
+        (tmp_path / "AGNews" / part).mkdir(parents=True)
+        with open(tmp_path / "AGNews" / part / "0.npz", "wb") as file:
+            np.savez_compressed(file, data={"x": pair_texts(held), "y": np.arange(len(held)) % 3})
+    made = hp.federate(tmp_path / "AGNews")
+    assert made.x.tolist() == [*texts["train"], *texts["test"]]
+    export_federation(made, "pfllib", tmp_path / "again" / "AGNews")
+    for part, held in texts.items():
+        content = read_as_pfllib(tmp_path / "again" / "AGNews" / part / "0.npz")
+        xs, lengths = zip(*content["x"], strict=True)  # PFLlib's process_text
+        assert [list(x) for x in xs] == held
+        assert lengths == (3,) * len(held)
 
 
 # LEAF -------------------------------------------------------------------------------------------
@@ -239,12 +265,45 @@ def test_celeba_reads_the_images_that_it_names(tmp_path):
 def test_shakespeare_in_a_folder_of_leaf_is_text(tmp_path):
     text = "to be or not to be " * 10
     held = {"x": [text[i : i + 80] for i in range(3)], "y": [text[i + 80] for i in range(3)]}
-    content = {"users": ["HAMLET"], "num_samples": [3], "user_data": {"HAMLET": held}}
+    # LEAF's split leaves windows of the test part out, but counts them
+    content = {"users": ["HAMLET"], "num_samples": [82], "user_data": {"HAMLET": held}}
     for part in ("train", "test"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.json").write_text(json.dumps(content))
     made = read_source(str(tmp_path))
     assert (made.x.shape, len(made.labels), made.official) == ((6, 80), 80, 3)
+
+
+def write_reddit(folder: Path) -> Path:
+    """Write comments as LEAF's preprocess.py does: lists of tokens, padded; all three parts say all numbers."""
+    rows = {"train": ["<BOS> hello you <EOS> <PAD>"], "test": ["<BOS> hello all <EOS> <PAD>"]}
+    for part, texts in rows.items():
+        x = [[text.split()] for text in texts]
+        targets = [[[*text.split()[1:], "<PAD>"]] for text in texts]
+        y = [
+            {"subreddit": "r", "score": 1, "target_tokens": t, "count_tokens": []} for t in targets
+        ]
+        users = ["1", "2"] if part == "train" else ["1"]
+        content = {"users": ["1", "2"], "num_samples": [5, 9]}
+        content["user_data"] = {u: {"x": x if u in users else [], "y": y if u in users else []}
+                                for u in ("1", "2")}  # fmt: skip
+        (folder / part).mkdir(parents=True)
+        (folder / part / f"reddit_0_{part}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_reddit_is_sequences_of_tokens(tmp_path):
+    folder = write_reddit(tmp_path / "reddit")
+    made = read_source(str(folder), task="sequence")
+    assert made.labels == ("<PAD>", "<UNK>", "<EOS>", "hello", "you", "<BOS>")
+    assert made.x.tolist() == [[5, 3, 4, 2, 0]] * 2 + [[5, 3, 1, 2, 0]]
+    assert made.y.tolist() == [[3, 4, 2, -100, -100]] * 2 + [[3, 1, 2, -100, -100]]
+    assert (made.official, made.users.tolist(), made.user_names) == (2, [0, 1, 0], ("1", "2"))
+    assert refused(read_source, str(folder)).endswith("give data.task = 'sequence'")
+    path = folder / "test" / "reddit_0_test.json"
+    path.write_text(path.read_text().replace('[[["<BOS>"', '[["<BOS>"', 1).replace("]]]", "]]", 1))
+    said = refused(lambda: read_source(str(folder), task="sequence"))
+    assert said == f"{path}: user '1': a comment must be lists of tokens"
 
 
 @pytest.mark.parametrize(
@@ -331,6 +390,46 @@ def test_examples_without_values_are_refused_in_one_line(tmp_path):
     )
     assert "its examples have no values" in refused(
         hp.federate, (np.zeros((60, 3, 0)), np.arange(60) % 2)
+    )
+
+
+def test_arrays_are_taken_as_other_platforms_have_them():
+    x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 3
+    plain = hp.federate((x, y, x, y), clients=2, partition="iid", split="official")
+    for data in (
+        ((x, y), (x, y)),  # Keras
+        ((x, y[:, None]), (x, y[:, None])),
+        {"train": (x, y), "test": (x, y)},
+        (
+            (torch.tensor(x, requires_grad=True), torch.tensor(y)),
+            (torch.tensor(x), torch.tensor(y)),
+        ),
+    ):
+        if isinstance(data, dict):
+            made = hp.federate({"a": data})
+            assert made.y[made.test["a"]].tolist() == y.tolist()
+        else:
+            made = hp.federate(data, clients=2, partition="iid", split="official")
+            assert made.sha256 == plain.sha256
+    by_client = {"a": (x, y), "b": (x.astype(np.float32).tolist(), y.astype(np.int32).tolist())}
+    assert hp.federate(by_client).shape == (2,)
+    assert hp.federate({"a": {"x": x, "y": y > 0}}).labels == ("0", "1")
+
+
+def test_labels_may_be_text(tmp_path):
+    x, y = np.zeros((6, 2)), np.array(["well", "ill"] * 3)
+    made = hp.federate({"a": (x, y), "b": (x, ["ill"] * 6)})
+    assert made.labels == ("ill", "well")
+    assert made.y.tolist() == [1, 0, 1, 0, 1, 0, *[0] * 6]
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    source = read_source(str(tmp_path / "a.npz"), classes=["well", "ill", "dead"])
+    assert (source.labels, source.y.tolist()) == (("well", "ill", "dead"), [0, 1] * 3)
+    assert read_source(str(tmp_path / "a.npz")).labels == ("ill", "well")
+    said = refused(lambda: hp.federate({"a": (x, y)}, classes=["ill", "dead"]))
+    assert said == "arrays, row 1: label 'well' is not in data.classes: ill, dead"
+    assert hp.federate({"a": (x, np.array(["2", "0", "1"] * 2))}).y.tolist() == [2, 0, 1] * 2
+    assert refused(hp.federate, {"a": (x, ["ill", ""] * 3)}) == (
+        "arrays, row 2: the label is missing; leave out the row"
     )
 
 

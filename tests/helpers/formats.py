@@ -1,4 +1,4 @@
-"""Small data sets as PFLlib and LEAF write them."""
+"""Small data sets as PFLlib and LEAF write them, and a table as pandas has it."""
 
 from __future__ import annotations
 
@@ -46,3 +46,31 @@ def read_as_pfllib(path: Path) -> dict[str, np.ndarray]:
     with open(path, "rb") as file:
         content: dict[str, np.ndarray] = np.load(file, allow_pickle=True)["data"].tolist()
     return content
+
+
+class Series(list):
+    """A column of pandas."""
+
+    def tolist(self) -> list[object]:
+        return list(self)
+
+
+class Frame:
+    """A table as pandas has it."""
+
+    def __init__(self, columns: dict[str, list[object]], dtypes: dict[str, str] | None = None):
+        self.columns, self._held = list(columns), columns
+        self.dtypes = [(dtypes or {}).get(name, "object") for name in columns]
+        self.shape = (len(next(iter(columns.values()))), len(columns))
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(self._held[name])
+
+
+HELD = {
+    "age": [30, None, 50, 60, 70, float("nan"), 20, 40],
+    "sex": ["f", "m", None, "f", "m", "f", "m", "f"],
+    "ward": [1, 2, 1, 2, 1, 2, 3, 1],
+    "hospital": ["B", "A", "A", "B", "A", "A", "B", "B"],
+    "label": ["ill", "well", "ill", "well", "ill", "well", "ill", "well"],
+}

@@ -261,6 +261,11 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
     for number, client in enumerate(held):
         for part in PARTS:
             x, y = get_inputs(federation, client, part)
+            x = (
+                pair_texts(x)
+                if "News" in folder.name and x.ndim == 2 and x.dtype == np.int64
+                else x
+            )
             write_npz(folder / part / f"{number}.npz", data={"x": x, "y": y})
     counts = federation.counts() + federation.counts("test")
     sizes = [[[int(c), int(row[c])] for c in np.flatnonzero(row)] for row in counts]
@@ -275,6 +280,14 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
         "batch_size": 10,
     }
     write_json(folder / "config.json", about if numbered else {**about, "client_names": held})
+
+
+def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
+    """Pair tokens with their number, as PFLlib reads the texts in a folder with News in its name."""
+    pairs = np.empty((len(x), 2), object)
+    for at, row in enumerate(x.tolist()):
+        pairs[at, 0], pairs[at, 1] = row, len(row)
+    return pairs
 
 
 def export_leaf(federation: Federation, folder: Path) -> None:

@@ -29,6 +29,12 @@ def parse_targets(
     number = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
     whole = np.issubdtype(y.dtype, np.integer)
     if task == "classification":
+        if y.dtype == np.bool_:
+            y, whole = y.astype(np.int64), True
+        if y.ndim == 2 and y.shape[1] == 1:  # as Keras and MedMNIST have them
+            y = y[:, 0]
+        if y.ndim == 1 and y.size and all(isinstance(label, str) for label in y.tolist()):
+            return parse_text_labels(y.tolist(), name)
         if y.ndim != 1 or not whole:
             raise DataError(
                 f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
@@ -73,6 +79,44 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
             " labels 0, 1, … (np.unique(y, return_inverse=True)[1])"
         )
     return number_names(largest + 1)
+
+
+def number_text_labels(
+    texts: Sequence[Any], classes: int | Sequence[str] | None, where: str
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Number labels that are the names of classes: in the given order, else sorted; return the names too."""
+    if isinstance(classes, int):
+        raise ConfigError(
+            f"data.classes: the labels of {where} are names; list them, or leave it out"
+        )
+    names = list(classes or sorted(set(texts)))
+    positions = {name: i for i, name in enumerate(names)}
+    for row, text in enumerate(texts, 1):
+        if text not in positions:
+            raise DataError(
+                f"{where}, row {row}: label '{text}' is not in data.classes: {', '.join(names)}"
+            )
+    return np.array([positions[text] for text in texts], np.int64), names
+
+
+def parse_text_labels(
+    labels: Sequence[str], name: str
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Number labels that are text: as they say if all are numbers, else as sorted names."""
+    check_labels_given(labels, name)
+    texts = [label.strip() for label in labels]
+    if all(text.isdecimal() for text in texts):
+        numbers = np.array([int(text) for text in texts], np.int64)
+        return numbers, number_labels(numbers, name)
+    y, names = number_text_labels(texts, None, name)
+    return y, tuple(names)
+
+
+def check_labels_given(labels: Sequence[Any], where: str) -> None:
+    """Raise DataError if the label of a row is missing."""
+    for row, label in enumerate(labels, 1):
+        if is_missing(label):
+            raise DataError(f"{where}, row {row}: the label is missing; leave out the row")
 
 
 def name_odd_label(y: NDArray[Any]) -> str:
@@ -185,6 +229,9 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
             if classes is None
             else replace(source, labels=choose_target_names(source.labels, source.task, classes))
         )
+    if classes is not None and source.labels != number_names(len(source.labels)):
+        y, names = number_text_labels([source.labels[i] for i in source.y], classes, source.name)
+        return replace(source, y=y, labels=parse_class_names(names))
     if classes is not None:
         return replace(source, labels=parse_class_names(classes))
     found = np.unique(source.y).tolist()

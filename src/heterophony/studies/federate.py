@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ..config.sections import DataSection, fill_data_defaults, list_rule_settings
@@ -24,15 +25,16 @@ from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
 from ..data.sources import find_named_clients, read_source, wrap_arrays
-from ..data.sources.arrays import NamedClients, Request, unpack_datasets
+from ..data.sources.arrays import NamedClients, Request, to_array, unpack_datasets
 from ..data.sources.huggingface import (
     get_splits,
     is_datasets_object,
     is_flower_data,
+    read_datasets_by_client,
     read_flower_data,
     read_splits,
 )
-from ..data.sources.tables import read_frame
+from ..data.sources.tables import read_frame, read_frames
 from ..data.transforms import Skew, describe_skew
 
 
@@ -81,7 +83,7 @@ def federate(
     construct(DataSection, shares, "data")
     request = Request(classes, task, users)
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
-    if isinstance(data, list | dict) and not is_datasets_object(data):
+    if isinstance(data, list | dict) and not (is_datasets_object(data) or has_tables(data)):
         if client is not None or users is not None:
             raise ConfigError(
                 "client: (x, y) of every client say already whose they are; leave out client and users"
@@ -164,7 +166,16 @@ def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClien
     """Return the clients that data name themselves; named data sets have users, but no clients."""
     if isinstance(data, str | Path):
         return find_named_clients(str(data), users)
-    return NamedClients(source.user_names, has_split=is_flower_data(data) and bool(source.official))
+    if isinstance(data, tuple) or source.users is None or not source.official:
+        return NamedClients(source.user_names)
+    train, test = np.split(source.users, [source.official])
+    return NamedClients(source.user_names, has_split=set(train.tolist()) == set(test.tolist()))
+
+
+def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
+    """Return True if every client has a table: a frame, or a data set of Hugging Face."""
+    values = list(data.values() if isinstance(data, Mapping) else data)
+    return bool(values) and all(is_frame(v) or is_datasets_object(v) for v in values)
 
 
 def resolve_source(
@@ -180,6 +191,10 @@ def resolve_source(
     request = Request(classes, task, users)
     if is_datasets_object(data):
         return read_splits("datasets", get_splits(data), request)
+    if isinstance(data, list | dict):
+        own = name_own_clients(data.items() if isinstance(data, dict) else enumerate(data))
+        frames = all(map(is_frame, own.values()))
+        return (read_frames if frames else read_datasets_by_client)(own, request)
     if is_flower_data(data):
         return read_flower_data(data, request)
     if is_frame(data):
@@ -221,7 +236,7 @@ def join_examples(
 ) -> Source:
     """Make one source of (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
     xs = [x for p in parts for x in p[::2]]
-    ys = [np.asarray(y) for p in parts for y in p[1::2]]
+    ys = [to_array(y) for p in parts for y in p[1::2]]
     counts = [y.shape[0] if y.ndim else 0 for y in ys]
     if any(find_form(x, n) for x, n in zip(xs, counts, strict=True)):
         if task == "sequence":
@@ -248,14 +263,23 @@ def check_same_examples(xs: Mapping[str, Any]) -> None:
             )
 
 
+def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in the one type in which they are stored, so that clients may differ; bytes stay."""
+    if np.issubdtype(x.dtype, np.floating):
+        return x.astype(np.float32, copy=False)
+    whole = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
+    return x.astype(np.int64, copy=False) if whole else x
+
+
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
     """Return examples and labels, training before test."""
-    plain = [np.asarray(a) for a in data]
+    plain = [to_array(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):
         if x.shape[:1] != y.shape[:1]:
             raise DataError(f"examples {x.shape} and labels {y.shape} differ in number")
     try:
-        return np.concatenate(plain[::2]), np.concatenate(plain[1::2])
+        xs = [unify_numbers(x) for x in plain[::2]]
+        return np.concatenate(xs), np.concatenate(plain[1::2])
     except ValueError:
         raise DataError(
             f"training examples {plain[0].shape} and test examples {plain[2].shape} must have the same shape"

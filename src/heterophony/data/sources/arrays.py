@@ -9,6 +9,7 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
@@ -259,14 +260,29 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
 
     A ``DataLoader`` counts as its data set. Anything else is returned unchanged.
     """
-    if isinstance(data, tuple) and len(data) == 2:
+    if isinstance(data, dict) and data.keys() == {"train", "test"}:
+        data = (data["train"], data["test"])
+    if isinstance(data, dict) and data.keys() == {"x", "y"}:
+        data = (data["x"], data["y"])
+    if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(d.dataset if isinstance(d, DataLoader) else d for d in data)
+        if all(type(d) is tuple and len(d) == 2 and is_array(d[1]) for d in data):
+            return (*data[0], *data[1])  # (x_train, y_train), (x_test, y_test), as of Keras
     data = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(data, Dataset):
         return stack_examples(data, task)
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):
         return (*stack_examples(data[0], task), *stack_examples(data[1], task))
     return data
+
+
+def is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
+def to_array(value: Any) -> NDArray[Any]:
+    """Convert to an array; a tensor may need a gradient or be on another device."""
+    return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
 
 def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -279,8 +295,8 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
     for i in range(len(data)):
         try:
             x, y = split_example(data[i])
-            xs.append(x if isinstance(x, Mapping | tuple) else np.asarray(x))
-            ys.append(parse_label(y) if task == "classification" else np.asarray(y))
+            xs.append(x if isinstance(x, Mapping | tuple) else to_array(x))
+            ys.append(parse_label(y) if task == "classification" else to_array(y))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label ({error})"

@@ -80,9 +80,26 @@ def read_client_file(path: Path) -> Examples:
         y = np.array(y)
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
         raise DataError(f"{path}: data must be a dict with arrays x and y")
+    if x.dtype.hasobject:
+        x = parse_texts(x, path)
     if x.shape[:1] != y.shape[:1] or not x.ndim:
         raise DataError(f"{path}: x {x.shape} and y {y.shape} differ in number")
     return x, (y.astype(np.int64) if y.dtype.kind == "f" and is_whole(y) else y)
+
+
+def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
+    """Return the tokens of texts: PFLlib pairs each padded list with its length."""
+    rows = x.tolist() if x.ndim == 2 and x.shape[1] == 2 else []
+    texts = [row[0] for row in rows if isinstance(row[0], list)]
+    if not texts or len(texts) < len(rows) or len({len(text) for text in texts}) > 1:
+        raise DataError(
+            f"{path}: x is an array of Python objects, neither numbers nor pairs of a padded list of"
+            " tokens and its length"
+        )
+    try:
+        return np.array(texts, np.int64)
+    except (ValueError, TypeError, OverflowError):
+        raise DataError(f"{path}: x has tokens that are not whole numbers") from None
 
 
 def is_whole(y: NDArray[Any]) -> bool:

@@ -63,6 +63,14 @@ FORMATS = (
         ALL_SETTINGS,
     ),
     Format(
+        "Hugging Face files",
+        "a folder of save_to_disk, .parquet, train.jsonl, or train/metadata.jsonl beside images",
+        huggingface.is_saved,
+        huggingface.read_saved,
+        huggingface.list_clients_of_saved,
+        ALL_SETTINGS,
+    ),
+    Format(
         "MedMNIST",
         "an .npz with train_images, train_labels, test_images, test_labels",
         arrays.is_medmnist,

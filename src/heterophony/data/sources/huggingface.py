@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``) or loaded, and partitions of flwr-datasets."""
+"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), in files or loaded, and partitions of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ..source import CLIENT, Source, decide_classes, name_users, number_clients
+from ..source import (
+    CLIENT,
+    Source,
+    check_labels_given,
+    decide_classes,
+    name_users,
+    number_clients,
+)
 from .arrays import NO_CLIENTS, NamedClients, Request, wrap_arrays
 from .leaf import build_source, parse_windows, split_in_order
 from .reading import summarise_error
@@ -32,6 +39,7 @@ LIST_FEATURES = (
     "Array5D",
     "list",
 )
+NO_LABEL = -1  # in test splits whose labels were not published
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal")
 EACH_TEXT = "the text of every column must be turned into numbers first (tokens, in an .npz)"
 
@@ -45,6 +53,8 @@ def read_huggingface(name: str, request: Request, classes: int | None = None) ->
 
 def is_datasets_object(data: object) -> bool:
     """Return True if an object is a ``Dataset`` or ``DatasetDict`` of the ``datasets`` package."""
+    if type(data) is dict and "train" not in data:  # by client
+        return False
     first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
     return isinstance(getattr(first, "features", None), Mapping) and hasattr(first, "__len__")
 
@@ -94,10 +104,9 @@ def read_inputs(
         return read_columns(Table(name, name, {**listed, LABEL: labels}), own)
     x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
     names = getattr(parts[0].features[label], "names", None)
-    y = np.array(collect(parts, label))
-    if names is None and y.dtype.kind in "US":
-        names, y = np.unique(y, return_inverse=True)
-    source = wrap_arrays(x, y, name, task=request.task)
+    values = collect(parts, label)
+    check_labels_given([None if names and v == NO_LABEL else v for v in values], name)
+    source = wrap_arrays(x, np.array(values), name, task=request.task)
     if names is None:
         return decide_classes(source, request.classes)
     return replace(source, labels=tuple(map(str, names)))
@@ -123,6 +132,8 @@ def list_labels(parts: Sequence[Any], label: str) -> list[Any]:
 def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
     """Stack the images of all rows: grey if all are grey, else in colour."""
     pictures = collect(parts, column)
+    if any(picture is None for picture in pictures):
+        raise DataError(f"{name}: an image is missing in column '{column}'; filter it out")
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture in pictures]
     if len({one.shape for one in images}) > 1:
@@ -145,7 +156,9 @@ def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
     """Return the split to train on and, if there is one, the split to test on."""
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
-    return [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
+    parts = [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
+    # a format, as of with_format("torch"), changes what a row has
+    return [p.with_format(None) if hasattr(p, "with_format") else p for p in parts]
 
 
 def find_client_column(name: str, columns: Features, users: str | None) -> str | None:
@@ -166,7 +179,9 @@ def list_clients(splits: Mapping[str, Any], users: str | None) -> NamedClients:
     column = find_client_column("datasets", parts[0].features, users)
     if column is None:
         return NO_CLIENTS
-    return NamedClients(number_clients(list_names(parts, column), "datasets")[1])
+    names = number_clients(list_names(parts, column), "datasets")[1]
+    held = [set(map(str, list_names([part], column))) for part in parts]
+    return NamedClients(names, has_split=len(held) > 1 and held[0] == held[1])
 
 
 def list_clients_of_hub(name: str, users: str | None) -> NamedClients:
@@ -181,6 +196,42 @@ def fetch_huggingface(name: str) -> Path:
     """Download a data set into the cache of the ``datasets`` package; return that cache."""
     load_splits(name)
     return Path(import_datasets(name).config.HF_DATASETS_CACHE)
+
+
+SAVED_FILES = ("dataset_dict.json", "state.json")  # of save_to_disk
+LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # of export, and of imagefolder
+
+
+def is_saved(path: Path) -> bool:
+    """Return True if a path has a data set as ``datasets`` stores it: saved to disk, Parquet, JSON lines."""
+    if path.suffix == ".parquet":
+        return True
+    names = (*SAVED_FILES, *LINES_FILES)
+    return any((path / n).is_file() for n in names) or any(path.glob("**/train*.parquet"))
+
+
+def load_saved(path: Path) -> Mapping[str, Any]:
+    """Load what is stored at a path."""
+    package = import_datasets(str(path))
+    try:
+        if any((path / n).is_file() for n in SAVED_FILES):
+            return get_splits(package.load_from_disk(str(path)))
+        if path.is_file():
+            return get_splits(package.load_dataset("parquet", data_files=str(path)))
+        return get_splits(package.load_dataset(str(path)))
+    except Exception as error:  # of Arrow and of the package
+        reason = summarise_error(error)
+        raise DataError(f"data.name: cannot read {path}: {reason}") from None
+
+
+def read_saved(path: Path, request: Request) -> Source:
+    """Read a data set that ``datasets`` has stored."""
+    return read_splits(path.name, load_saved(path), request)
+
+
+def list_clients_of_saved(path: Path, users: str | None) -> NamedClients:
+    """Return the clients that a column names; the split is kept if each is in both parts."""
+    return list_clients(load_saved(path), users)
 
 
 def import_datasets(name: str) -> Any:
@@ -273,9 +324,41 @@ def read_flower_data(data: Any, request: Request) -> Source:
     if request.users is not None:
         raise DataError("users: the partitioner says already whose each example is; leave it out")
     splits = load_flower_partitions(data)
-    source = read_splits("flwr-datasets", {k: JoinedRows(v) for k, v in splits.items()}, request)
-    owners = [np.full(len(part), i) for parts in splits.values() for i, part in enumerate(parts)]
-    return name_users(source, np.concatenate(owners), "flwr-datasets")
+    return read_joined("flwr-datasets", splits, range(len(splits["train"])), request)
+
+
+def read_joined(
+    name: str, splits: Mapping[str, list[Any]], clients: Sequence[object], request: Request
+) -> Source:
+    """Read splits of which each client has a data set, in the order of the clients."""
+    parts = {k: [list_parts(name, {"train": rows})[0] for rows in v] for k, v in splits.items()}
+    source = read_splits(name, {k: JoinedRows(rows) for k, rows in parts.items()}, request)
+    owners = [
+        client
+        for rows in splits.values()
+        for client, own in zip(clients, rows, strict=True)
+        for _ in range(len(own))
+    ]
+    return name_users(source, owners, name)
+
+
+def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source:
+    """Read a ``Dataset`` or ``DatasetDict`` of every client; test splits stay theirs."""
+    if request.users is not None:
+        raise DataError("users: the keys say already whose each example is; leave it out")
+    held = {client: get_splits(own) for client, own in data.items()}
+    train, tests = {}, {}
+    for client, splits in held.items():
+        train[client], *test = list_parts(f"client {client}", splits)
+        if test:
+            tests[client] = test[0]
+        if train[client].features != next(iter(train.values())).features:
+            raise DataError(f"client {client} has other columns than client {next(iter(train))}")
+    if tests and len(tests) < len(train):
+        alone = next(client for client in train if client not in tests)
+        raise DataError(f"client {alone} has no test split, others have; give all or none")
+    parts = {"train": list(train.values()), **({"test": list(tests.values())} if tests else {})}
+    return read_joined("datasets", parts, list(train), request)
 
 
 def load_flower_partitions(data: Any) -> dict[str, list[Any]]:

@@ -240,7 +240,7 @@ def read_batch(
     """Read images and labels of one file: a row has 1024 red, then green, then blue bytes."""
     content = unpickle_file(files, name)
     x, y = content.get("data"), content.get(labels)
-    if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,):
+    if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,) or x.dtype.hasobject:
         raise DataError(f"{files.path / name} must hold images of 3072 bytes each, as 'data'")
     if not isinstance(y, list) or not all(map(is_byte_label, y)) or len(y) != len(x):
         raise DataError(f"{files.path / name} must hold one number per image, as '{labels}'")

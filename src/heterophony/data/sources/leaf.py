@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
@@ -17,6 +19,7 @@ from ...core.errors import DataError
 from ...core.files import DATA_LIMIT, read_regular_file, sort_names
 from ...core.samples import Scale
 from ...core.scores import TaskName
+from ...core.tasks import IGNORED_TOKEN
 from ..source import Source, check_client_name, decide_classes
 from .arrays import NamedClients, Request, wrap_arrays
 from .download import DatasetFiles, find_or_download
@@ -46,7 +49,9 @@ def load_users(files: Iterable[Path]) -> dict[str, UserExamples]:
             if user in found:
                 raise DataError(f"{path}: user '{user}' is also in another file")
             found[str(user)] = held = parse_user(path, user, content["user_data"])
-            if counts is not None and counts[at] != len(held.y):
+            # LEAF counts the windows of a text, and the comments, that it then leaves out
+            is_counted = bool(held.y) and not isinstance(held.y[0], str | dict)
+            if counts is not None and is_counted and counts[at] != len(held.y):
                 raise DataError(
                     f"{path}: user '{user}' has {len(held.y)} examples, num_samples says {counts[at]}"
                 )
@@ -124,6 +129,8 @@ def read_leaf(path: Path, request: Request) -> Source:
     everything = [held for part in (train, test) for held in part.values() if held.y]
     if not everything:
         raise DataError(f"{path} has no user with examples")
+    if is_reddit(everything[0]):
+        return read_reddit(path, train, test, request)
     if is_next_character(everything[0]):
         windows = [parse_all_windows(part) for part in (train, test)]
         source = build_source(path, *(windows if test_files else split_in_order(windows[0])))
@@ -143,6 +150,77 @@ def read_leaf(path: Path, request: Request) -> Source:
         users=np.concatenate([np.full(len(held.y), i, np.int64) for i, held in parts]),
         user_names=tuple(names),
     )
+
+
+PAD, UNKNOWN = "<PAD>", "<UNK>"
+VOCABULARY_SIZE = 10_000  # as LEAF's
+
+
+def is_reddit(held: UserExamples) -> bool:
+    """Return True if examples are comments, cut into lists of tokens."""
+    return isinstance(held.y[0], dict) and "target_tokens" in held.y[0]
+
+
+def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Source:
+    """Read each list of tokens as an example whose targets are the next tokens; padding does not count.
+
+    The vocabulary is that of the training examples.
+    """
+    if request.task != "sequence":
+        raise DataError(
+            f"{path} has lists of tokens with the tokens that come next; give data.task = 'sequence'"
+        )
+    names = sort_names(check_client_name(u, str(path)) for u in train.keys() | test.keys())
+    parts = [
+        (i, *flatten_comments(names[i], part[u]))
+        for part in (train, test)
+        for i, u in enumerate(names)
+        if u in part
+    ]
+    trained = sum(len(x) for _, x, _ in parts[: len(train)])
+    seen = Counter(token for _, x, y in parts[: len(train)] for row in (*x, *y) for token in row)
+    known = sorted(seen.keys() - {PAD, UNKNOWN}, key=lambda token: (-seen[token], token))
+    vocabulary = (PAD, UNKNOWN, *known[: VOCABULARY_SIZE - 2])
+    code = partial(encode_tokens, {token: i for i, token in enumerate(vocabulary)})
+    try:
+        x = np.concatenate([code(rows) for _, rows, _ in parts if rows])
+        y = np.concatenate([code(rows) for _, _, rows in parts if rows])
+    except ValueError:
+        raise DataError(f"{path}: the lists of tokens differ in length") from None
+    return Source(
+        path.name,
+        x,
+        np.where(y == 0, IGNORED_TOKEN, y),
+        Scale(),
+        vocabulary,
+        trained if test else None,
+        users=np.repeat([i for i, _, _ in parts], [len(x) for _, x, _ in parts]).astype(np.int64),
+        user_names=tuple(names),
+        task="sequence",
+    )
+
+
+def encode_tokens(positions: Mapping[str, int], rows: list[list[str]]) -> NDArray[np.int64]:
+    """Return the position of each token; those outside the vocabulary are unknown."""
+    unknown = positions[UNKNOWN]
+    return np.array([[positions.get(token, unknown) for token in row] for row in rows], np.int64)
+
+
+def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the lists of tokens of all comments of a user, and those of their targets."""
+    x: list[list[str]] = []
+    y: list[list[str]] = []
+    for tokens, about in zip(held.x, held.y, strict=True):
+        targets = about.get("target_tokens") if isinstance(about, dict) else None
+        for rows, out in ((tokens, x), (targets, y)):
+            if not isinstance(rows, list) or not all(
+                isinstance(row, list) and all(isinstance(t, str) for t in row) for row in rows
+            ):
+                raise DataError(f"{held.file}: user '{user}': a comment must be lists of tokens")
+            out += rows
+        if len(x) != len(y):
+            raise DataError(f"{held.file}: user '{user}': x and target_tokens differ in number")
+    return x, y
 
 
 def is_next_character(held: UserExamples) -> bool:

@@ -196,14 +196,23 @@ class ArrayStub:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
         if dtype.is_object:
-            if tuple(shape) or len(content) != 1:
-                raise pickle.UnpicklingError("an array of Python objects")
-            self.values = content[0]
+            self.values = content[0] if not tuple(shape) else fill_objects(shape, content, fortran)
             return
         content = content.encode("latin1") if isinstance(content, str) else content
         self.values = np.frombuffer(content, dtype.plain).reshape(
             tuple(map(int, shape)), order="F" if fortran else "C"
         )
+
+
+def fill_objects(shape: Any, content: list[Any], fortran: object) -> NDArray[Any]:
+    """Return an array of Python objects; the unpickler has made plain ones alone."""
+    sizes = tuple(map(int, shape))
+    if not isinstance(content, list) or len(content) != prod(sizes):
+        raise pickle.UnpicklingError("an array of Python objects that is cut short")
+    values = np.empty(len(content), object)
+    for at, value in enumerate(content):
+        values[at] = value
+    return values.reshape(sizes, order="F" if fortran else "C")
 
 
 def make_array_stub(*_: object) -> ArrayStub:

@@ -78,6 +78,8 @@ def read_source(
         return known_format.read(at, request)
     if at.exists():
         raise make_unknown_error(at)
+    if at.name != name:  # a path
+        raise DataError(f"data.name: there is no {name}")
     raise DataError(
         f"data.name: no data set '{name}' here, and no path to a .npz file, a .csv file or a folder"
         f"{suggest_or_list(name, SOURCES)}"

@@ -12,8 +12,16 @@ import numpy as np
 
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
-from ..columns import Columns, is_missing, list_columns, parse_column, parse_number
-from ..source import CLIENT, Source, decide_classes, name_users, number_clients
+from ..columns import Columns, list_columns, parse_column, parse_number
+from ..source import (
+    CLIENT,
+    Source,
+    check_labels_given,
+    decide_classes,
+    name_users,
+    number_clients,
+    number_text_labels,
+)
 from .arrays import Request, wrap_arrays
 
 LABEL = "label"  # the column to be predicted
@@ -43,16 +51,38 @@ def read_table(path: Path, request: Request) -> Source:
 
 def read_frame(frame: Any, request: Request) -> Source:
     """Read a table of pandas or polars."""
+    return read_columns(
+        Table("table", "the table", list_columns(frame), list_categorical(frame)), request
+    )
+
+
+def list_categorical(frame: Any) -> frozenset[str]:
+    """List the columns of a frame whose type is that of categories."""
     dtypes = frame.dtypes
     kinds = dtypes if isinstance(dtypes, list) else [str(d) for d in dtypes]
-    chosen = [
-        str(name)
-        for name, kind in zip(frame.columns, kinds, strict=True)
-        if str(kind).casefold().startswith("categor")
-    ]
-    return read_columns(
-        Table("table", "the table", list_columns(frame), frozenset(chosen)), request
-    )
+    pairs = zip(frame.columns, kinds, strict=True)
+    return frozenset(str(n) for n, kind in pairs if str(kind).casefold().startswith("categor"))
+
+
+def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
+    """Read the tables of several clients, which have the same columns."""
+    columns = {client: list_columns(frame) for client, frame in frames.items()}
+    first, names = next((client, list(own)) for client, own in columns.items())
+    for client, own in columns.items():
+        if set(own) != set(names):
+            raise DataError(
+                f"client {client} has the columns {', '.join(own)}; client {first} has"
+                f" {', '.join(names)}"
+            )
+    joined = {name: [cell for own in columns.values() for cell in own[name]] for name in names}
+    if request.users is None:  # the keys name the clients
+        joined.pop(find_column(Table("table", "the table", joined), CLIENT) or "", None)
+    chosen = frozenset[str]().union(*map(list_categorical, frames.values()))
+    source = read_columns(Table("table", "the table", joined, chosen), request)
+    if request.users is not None:
+        return source
+    sizes = {client: len(next(iter(own.values()))) for client, own in columns.items()}
+    return name_users(source, [c for c, n in sizes.items() for _ in range(n)], "clients")
 
 
 def read_columns(table: Table, request: Request) -> Source:
@@ -85,9 +115,7 @@ def read_columns(table: Table, request: Request) -> Source:
 
 def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
     """Make a source of numbers and of labels, which are numbers or the names of classes."""
-    for row, label in enumerate(labels, 1):
-        if is_missing(label):
-            raise DataError(f"{table.where}, row {row}: the label is missing; leave out the row")
+    check_labels_given(labels, table.where)
     classes, path = request.classes, Path(table.where)
     if request.task == "regression":
         numbers = [parse_number(label) for label in labels]
@@ -96,24 +124,15 @@ def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) ->
                 raise DataError(
                     f"{table.where}, row {row}, column '{LABEL}': '{labels[row - 1]}' is not a number"
                 )
-        y = np.array(numbers, np.float32)
-        return decide_classes(wrap_arrays(x, y, table.name, task="regression", path=path), classes)
+        targets = np.array(numbers, np.float32)
+        return decide_classes(
+            wrap_arrays(x, targets, table.name, task="regression", path=path), classes
+        )
     texts = [str(label).strip() for label in labels]
     if all(t.removeprefix("-").isdecimal() for t in texts):
         y = np.array([int(t) for t in texts])
         return decide_classes(wrap_arrays(x, y, table.name, path=path), classes)
-    if isinstance(classes, int):
-        raise ConfigError(
-            f"data.classes: the labels of {table.where} are names; list them, or leave it out"
-        )
-    names = list(classes or sorted(set(texts)))
-    for number, text in enumerate(texts, 1):
-        if text not in names:
-            raise DataError(
-                f"{table.where}, row {number}: label '{text}' is not in data.classes:"
-                f" {', '.join(names)}"
-            )
-    y = np.array([names.index(t) for t in texts])
+    y, names = number_text_labels(texts, classes, table.where)
     return decide_classes(wrap_arrays(x, y, table.name, path=path), names)
 
 

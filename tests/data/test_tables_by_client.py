@@ -1,0 +1,139 @@
+"""Tables and data sets of Hugging Face: of each client, in files, and with the formats that people set."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import heterophony as hp
+from helpers.formats import HELD, Frame
+from helpers.sources import ClassLabel, Image, Rows, Value, install_hub, refused
+from heterophony.cli import app
+from heterophony.core.errors import DataError
+from heterophony.data.folders import export_federation
+from heterophony.data.sources import find_named_clients, read_source
+from heterophony.data.sources.formats import find_format
+
+
+def test_frames_of_clients_are_one_table():
+    both = {k: v[:4] for k, v in HELD.items()}, {k: v[4:] for k, v in HELD.items()}
+    made = hp.federate({"B": Frame(both[0], {"ward": "category"}), "A": Frame(both[1])})
+    assert made.clients == ("A", "B")
+    assert [c.name for c in made.columns] == ["age", "sex", "ward", "hospital"]
+    assert made.columns[2].categories
+    assert hp.federate([Frame(part) for part in both]).clients == ("0", "1")
+    del both[1]["sex"]
+    with pytest.raises(
+        DataError, match="client b has the columns age, ward, hospital, label; client"
+    ):
+        hp.federate({"a": Frame(both[0]), "b": Frame(both[1])})
+
+
+def make_rows(count: int, first: int = 0) -> Rows:
+    rows = [{"f": [float(first + i), 1.0], "label": i % 2} for i in range(count)]
+    return Rows(rows, f=type("List", (), {})(), label=ClassLabel(["no", "yes"]))
+
+
+def test_a_data_set_of_each_client_keeps_its_split():
+    whole = {
+        str(i): {"train": make_rows(4, 10 * i), "test": make_rows(2, 10 * i + 5)} for i in range(2)
+    }
+    for rows in (r for splits in whole.values() for r in splits.values()):
+        rows.features = next(iter(whole.values()))["train"].features
+    made = hp.federate(whole)
+    assert made.clients == ("0", "1")
+    assert made.labels == ("no", "yes")
+    assert made.x[made.test["1"]].tolist() == [[15, 1], [16, 1]]
+    parts = [splits["train"] for splits in whole.values()]
+    assert hp.federate(parts).clients == ("0", "1")
+    with pytest.raises(
+        DataError, match="client 1 has no test split, others have; give all or none"
+    ):
+        hp.federate([whole["0"], {"train": parts[1]}])
+    with pytest.raises(DataError, match="client 1 has other columns than client 0"):
+        hp.federate([parts[0], make_rows(3)])
+
+
+def test_missing_labels_and_images_are_named(monkeypatch):
+    sets = install_hub(monkeypatch)
+    rows = [{"f": [1.0], "label": label} for label in (0, -1, 1)]
+    features = {"f": type("List", (), {})(), "label": ClassLabel(["no", "yes"])}
+    sets["a/b"] = {"train": Rows(rows, **features)}
+    assert (
+        refused(read_source, "hf:a/b") == "hf:a/b, row 2: the label is missing; leave out the row"
+    )
+    rows = [{"image": None, "label": 0}]
+    sets["a/c"] = {"train": Rows(rows, image=Image(), label=ClassLabel(["no"]))}
+    assert refused(read_source, "hf:a/c") == (
+        "hf:a/c: an image is missing in column 'image'; filter it out"
+    )
+    sets["a/d"] = {"train": Rows([{"a": 1, "label": 0}], a=Value(), label=Value())}
+    assert "has no column of type Image and none of numbers" in refused(read_source, "hf:a/d")
+
+
+# With the package itself -----------------------------------------------------------------------
+
+
+def test_data_sets_in_files_are_read_and_damaged_ones_refused(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = {
+        "x": [[float(i), 0.5] for i in range(8)],
+        "label": [0, 1] * 4,
+        "client": list("aabb") * 2,
+    }
+    made = datasets.Dataset.from_dict(rows)
+    made.save_to_disk(tmp_path / "saved")
+    datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "both")
+    made.to_parquet(tmp_path / "set.parquet")
+    for name, split in (("saved", False), ("both", True), ("set.parquet", False)):
+        path = tmp_path / name
+        assert find_format(path).name == "Hugging Face files"
+        shown = CliRunner().invoke(app, ["data", "show", str(path), "--json"])
+        about = json.loads(shown.stdout)
+        assert (about["users"], about["classes"]) == (2, {"0": 4 + 4 * split, "1": 4 + 4 * split})
+        assert find_named_clients(str(path)).has_split is split
+        assert hp.federate(path).clients == ("a", "b")
+    for damaged in ("saved/state.json", "both/train/state.json", "set.parquet"):
+        content = (tmp_path / damaged).read_bytes()
+        (tmp_path / damaged).write_bytes(content[: len(content) // 2])
+        where = tmp_path / damaged.partition("/")[0]
+        assert refused(read_source, str(where)).startswith(f"data.name: cannot read {where}: ")
+
+
+@pytest.mark.parametrize("kind", ["images", "numbers"])
+def test_hugging_face_to_heterophony_is_the_identity(tmp_path, kind):
+    pytest.importorskip("datasets")
+    draw = np.random.default_rng(0)
+    x = (
+        draw.integers(0, 256, (12, 6, 6, 3), np.uint8)
+        if kind == "images"
+        else draw.normal(size=(12, 3))
+    )
+    before = hp.federate({"b": (x, np.arange(12) % 2), "a": (x[:8], np.arange(8) % 2)})
+    export_federation(before, "huggingface", tmp_path / "out")
+    after = hp.federate(tmp_path / "out")
+    assert after.clients == before.clients
+    for client in before.clients:
+        for part in ("train", "test"):
+            old, new = (getattr(f, part)[client] for f in (before, after))
+            assert before.x[old].tolist() == after.x[new].tolist()
+            assert before.y[old].tolist() == after.y[new].tolist()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_the_format_of_a_data_set_does_not_matter(kind):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
+    )
+    from PIL import Image as Picture
+
+    pictures = [Picture.new("RGB", (4, 4), (i, 2, 3)) for i in range(8)]
+    made = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1] * 4}, features=features)
+    plain, formatted = (
+        hp.federate(d, clients=2, partition="iid") for d in (made, made.with_format(kind))
+    )
+    assert plain.sha256 == formatted.sha256
