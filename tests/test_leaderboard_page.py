@@ -48,7 +48,7 @@ def test_the_page_says_how_cfl_splits_and_that_apples_momentum_is_searched(parts
     )
     assert "for APPLE, three rates with and without momentum" in page
     for data, searches in board.tuning.items():
-        momenta = {settings["local.momentum"] for settings, _, _ in searches["apple"]["trials"]}
+        momenta = {settings["training.momentum"] for settings, _, _ in searches["apple"]["trials"]}
         assert momenta == {0.0, 0.9}, data
 
 
@@ -90,3 +90,15 @@ def test_the_curves_are_those_of_the_board(parts, board):
     of_digits = {name(row) for row in board.tables["digits", "0.1"].rows}
     assert set(curves) == of_digits
     assert all(len(found["P"]) == len(parts.plan.SEEDS) for found in curves.values())
+
+
+def test_the_page_says_which_settings_can_tell_methods_apart(parts, board):
+    told = parts.page.write_rule(board)
+    assert "1 of these 4 does: Digits 0.5." in told
+    assert "| Fashion-MNIST 0.1 | 15.5 | 84.7 | 81.8 | 0.18 | +2.9 | no |" in told
+
+
+def test_blocks_of_ranks_are_settings_not_seeds(parts, board):
+    names, found = parts.numbers.rank_over_settings(board, parts.numbers.P)
+    assert found.blocks == len(board.tables) == 4
+    assert len(names) == len(found.average_ranks)

@@ -75,12 +75,13 @@ def compare_with(row: RankedEntry, other: RankedEntry, measure: str) -> PairedCo
 
 
 def rank_over_settings(board: Board, measure: str) -> tuple[list[str], RankComparison]:
-    """Rank the algorithms over all settings and seeds together, those that have the measure."""
+    """Rank the algorithms that have the measure; a block is a setting, by the means over its seeds.
+
+    Seeds of a setting share its data and are no independent blocks.
+    """
     names = [n for n in board.list_names() if has_measure(board, n, measure)]
     blocks = [
-        [board.find_row(key, name).entry.seeds[seed].measures[measure] for name in names]
-        for key, table in board.complete.items()
-        for seed in table.common_seeds
+        [board.find_row(key, name).means[measure] for name in names] for key in board.complete
     ]
     return names, compare_ranks(blocks)
 

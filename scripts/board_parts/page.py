@@ -7,7 +7,7 @@ from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
 from heterophony.papers.leaderboard import RankedEntry, Ranking
-from heterophony.results.statistics import PairedComparison
+from heterophony.results.statistics import PairedComparison, RankComparison
 
 from .behind import write_behind
 from .numbers import Board, G, P, compare_with, get_name, rank_over_settings
@@ -18,7 +18,7 @@ HEAD = """\
 # All algorithms, tuned alike and ranked
 
 Written by `scripts/leaderboard` from the entries of a [leaderboard](../how-to/leaderboard.md), [results/leaderboard](../../results/leaderboard): every entry has its configuration
-and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show who learns quickly with a small budget, not who wins after hundreds of rounds.
+and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show who learns quickly with a small budget, not who wins after hundreds of rounds: [what these settings can tell](#what-these-settings-can-tell).
 
 **Data.** 20 clients, Dirichlet α = 0.1 and 0.5, three quarters of each client's examples to train on. {data}
 
@@ -30,7 +30,7 @@ where an algorithm's local steps have momentum and the search does not choose it
 
 **Numbers.** G (the generic model) and P (each client's own) are accuracies in %, over all clients' test examples, as the mean of the last ten rounds. *Worst tenth* is P of the two worst clients
 after the last round. ± is half of the 95 % interval over {seeds} seeds. Each seed has its own partition, initial model and choice of clients, the same for all algorithms. So *P − Local* and
-*G − FedAvg* are paired: the mean difference with its 95 % interval. *Rank* is the average over seeds; two average ranks differ if they are further apart than the
+*G − FedAvg* are paired: the mean difference with its 95 % interval. *Rank* is the average over seeds; on these data, two average ranks differ if they are further apart than the
 critical difference (Nemenyi, 5 %). *MB* is all traffic, both ways. *Work* is the number of training examples that clients processed, relative to
 FedAvg; fine-tuning before a measurement does not count (ten epochs of FedBABU, one of FedAvg-FT). There are no seconds, because other programs ran on the same cores. Intervals are not corrected for
 their number: if nothing differed, one in twenty would still exclude zero.
@@ -65,6 +65,7 @@ def write_page(board: Board) -> str:
     parts = [
         write_head(board),
         write_missing(board),
+        write_rule(board),
         write_overall(board),
         *(write_setting(board, data, alpha) for data in DATA for alpha in ALPHAS),
         write_chosen(board),
@@ -125,6 +126,38 @@ def write_missing(board: Board) -> str:
     return "**Not run yet**; `scripts/leaderboard` continues:\n\n" + "\n".join(notes) + "\n"
 
 
+# What the settings can tell ---------------------------------------------------------------------
+
+LEAST_SHARE, LEAST_GAP = 0.8, 10  # of FedAvg's G in that of centralised training; in points
+RULE = """\
+## What these settings can tell
+
+A setting tells methods apart if FedAvg has learned (its G is at least {share} of centralised training's), and if there is something to gain from others (centralised training is at least {gap} points above Local). {verdict}
+Where FedAvg has hardly learned, *G − FedAvg* is measured against a lame FedAvg; where Local is as good as centralised training, P separates nothing. One example: FedDecomp is near the bottom of all four tables, which have one local
+epoch in each of 20 or 30 rounds; its paper has five in each of 300.
+"""
+
+
+def write_rule(board: Board) -> str:
+    """Say which settings can tell methods apart, with the numbers of the rule."""
+    rows, able = [], list[str]()
+    for key in board.complete:
+        fedavg, best, local = (
+            100 * board.find_row(key, name).means[measure]
+            for name, measure in (("fedavg", G), ("centralized", G), ("local", P))
+        )
+        meets = fedavg / best >= LEAST_SHARE and best - local >= LEAST_GAP
+        able += [title_of(*key)] * meets
+        numbers = [fedavg, best, local]
+        told = [f"{fedavg / best:.2f}", f"{best - local:+.1f}".replace("-", "−")]
+        rows.append([title_of(*key), *map(number, numbers), *told, "yes" if meets else "no"])
+    titles = ["", "G of FedAvg", "centralised", "P of Local", "FedAvg ÷ centralised"]
+    titles += ["centralised − Local", "tells methods apart"]
+    verdict = f"{len(able)} of these {len(rows)} does{': ' * bool(able)}{', '.join(able)}."
+    text = RULE.format(share=LEAST_SHARE, gap=LEAST_GAP, verdict=verdict)
+    return f"{text}\n{table_of(titles, rows, 1)}"
+
+
 # Ranks ------------------------------------------------------------------------------------------
 
 
@@ -132,10 +165,10 @@ def write_overall(board: Board) -> str:
     """Write the average ranks over all settings that were run; of one, its own table has them."""
     (names, p), (g_names, g) = (rank_over_settings(board, measure) for measure in (P, G))
     text = (
-        f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver the seeds of"
-        f" {count(len(board.complete), 'setting')} ({p.blocks} blocks). The critical difference of P is"
-        f" {p.critical_difference:.1f} among {len(names)} algorithms, that of G is"
-        f" {g.critical_difference:.1f} among the {len(g_names)} that have a generic model.\n"
+        f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver"
+        f" {count(len(board.complete), 'setting')}, each by its means over the seeds. The critical difference of P is"
+        f" {p.critical_difference:.1f} among {len(names)} algorithms: {count_near(p)} cannot be told from the first, and are one group."
+        f" That of G is {g.critical_difference:.1f} among the {len(g_names)} that have a generic model ({count_near(g)} in the first group).\n"
     )
     if len(board.complete) == 1:
         return text
@@ -190,15 +223,17 @@ def describe_ranks(table: Ranking) -> str:
     for measure, letter in ((P, "P"), (G, "G")):
         found = table.comparisons[measure]
         if found is not None:
-            near = sum(
-                r - min(found.average_ranks) < found.critical_difference
-                for r in found.average_ranks
-            )
             words.append(
                 f"Ranks of {letter} differ if they are {found.critical_difference:.1f} apart:"
-                f" {near} of {len(found.average_ranks)} cannot be told from the first."
+                f" {count_near(found)} of {len(found.average_ranks)} cannot be told from the first."
             )
     return " ".join(words)
+
+
+def count_near(found: RankComparison) -> int:
+    """Count the algorithms that cannot be told from the first, which is one of them."""
+    best = min(found.average_ranks)
+    return sum(rank - best < found.critical_difference for rank in found.average_ranks)
 
 
 def describe_unlearned(table: Ranking) -> str:
@@ -265,7 +300,7 @@ def format_chosen(tuned: Mapping[str, Any] | None) -> str:
 
 def format_settings(chosen: Mapping[str, object]) -> str:
     return ", ".join(
-        f"`{key.removeprefix('algorithm.').removeprefix('local.')}={v}`"
+        f"`{key.removeprefix('algorithm.').removeprefix('training.')}={v}`"
         for key, v in chosen.items()
     )
 

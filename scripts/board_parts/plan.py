@@ -25,7 +25,7 @@ OWN_RATES = {
 # algorithms that momentum may make diverge: it is searched beside the rate, in place of a setting of
 # theirs. APPLE's core models all move along gradients of the sum that they had when the round began.
 SEARCHED_MOMENTUM = ("apple",)
-MOMENTA = "local.momentum=0.0,0.9"
+MOMENTA = "training.momentum=0.0,0.9"
 # the one setting of an algorithm that is searched beside the rate: two values each
 OWN_SETTINGS = {
     "apfl": "alpha=0.25,0.75",
