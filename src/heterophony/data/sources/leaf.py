@@ -33,7 +33,7 @@ class UserExamples:
     """The examples of one user as they are in a file."""
 
     file: Path
-    x: list[Any]
+    x: Any  # a list, or an array of numbers
     y: list[Any]
 
 
@@ -80,7 +80,18 @@ def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
     x, y = (held.get(k) for k in "xy") if isinstance(held, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
         raise DataError(f"{path}: user '{user}' must have lists x and y of equal length")
-    return UserExamples(path, x, y)
+    return UserExamples(path, compact_numbers(x), y)
+
+
+def compact_numbers(x: list[Any]) -> Any:
+    """Return lists of numbers as an array, which takes a tenth of the memory; leave all else."""
+    first = x[0] if x else None
+    if not isinstance(first, list) or not first or not isinstance(first[0], int | float):
+        return x
+    try:
+        return np.array(x, np.float32)
+    except (ValueError, TypeError):  # of different lengths: whoever needs numbers says so
+        return x
 
 
 def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:

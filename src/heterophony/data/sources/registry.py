@@ -13,7 +13,7 @@ from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
 from ...core.training import Training
 from ..source import Source
-from . import huggingface, image_sets, leaf
+from . import client_sets, huggingface, image_sets, leaf
 from .arrays import NO_CLIENTS, NamedClients, Request
 from .builtin import (
     LISTED_IMAGES,
@@ -48,6 +48,8 @@ class NamedDataset:
     read: Callable[[Path | None], Source]
     files: DatasetFiles | None = None  # None: part of an installed package
     training: Training = Training()  # where the configuration says nothing about training
+    clients: NamedClients = NO_CLIENTS  # its domains or subjects, if they are few
+    partial: bool = False  # its files usually have a part of its users
 
     @property
     def available(self) -> bool:
@@ -72,7 +74,8 @@ def read_source(
     if name in SOURCES:
         known = SOURCES[name]
         source = known.read(Path(path).expanduser() if path else None)
-        return replace(source, remark=source.remark or compare_with_published(source, known.size))
+        remark = "" if known.partial else compare_with_published(source, known.size)
+        return replace(source, remark=source.remark or remark)
     at = Path(name).expanduser()
     if (known_format := find_format(at)) is not None:
         return known_format.read(at, request)
@@ -88,8 +91,6 @@ def read_source(
 
 def compare_with_published(source: Source, size: DatasetSize) -> str:
     """Say in one line how a data set differs from the published one of its name; empty if it does not."""
-    if source.users is not None:  # LEAF draws a part of its users
-        return ""
     found, shape = len(np.unique(source.y)), tuple(source.x.shape[1:])
     differences = [
         f"{count:,} {what} instead of {published:,}"
@@ -130,14 +131,16 @@ def find_dataset_name(name: str) -> str:
 
 
 def find_named_clients(name: str, users: str | None = None) -> NamedClients:
-    """Return the clients that a user's own data name: in files, folders, columns or arrays.
+    """Return the clients that data name: domains or subjects, or in a user's files, columns or arrays.
 
     ``users`` is the column or array with the names. There are none if the data do not say whose
     each example is, or are not there.
     """
     at = Path(name).expanduser()
     is_there = at.exists() or name.startswith(huggingface.HF_PREFIX)
-    known_format = find_format(at) if is_there and name not in SOURCES else None
+    if name in SOURCES:
+        return SOURCES[name].clients
+    known_format = find_format(at) if is_there else None
     return NO_CLIENTS if known_format is None else known_format.list_clients(at, users)
 
 
@@ -174,6 +177,18 @@ def make_emnist_entry(name: str, split: str) -> NamedDataset:
         size,
         partial(image_sets.read_emnist, split=split, name=name),
         image_sets.make_emnist_files(split),
+    )
+
+
+def make_medmnist_entry(name: str) -> NamedDataset:
+    """Describe one of the sets of MedMNIST."""
+    channels, classes, count, _ = client_sets.MEDMNIST[name]
+    spaced, colour = f"{count:,}".replace(",", " "), {1: "grey", 3: "colour"}[channels]
+    return NamedDataset(
+        f"{spaced} medical images (MedMNIST), 28x28 {colour}, {classes} classes",
+        DatasetSize(count, (channels, 28, 28), classes),
+        partial(client_sets.read_medmnist_set, name=name),
+        client_sets.make_medmnist_files(name),
     )
 
 
@@ -255,7 +270,64 @@ SOURCES = {
         DatasetSize(4_226_158, (80,), 80),  # as LEAF counts its samples
         leaf.read_shakespeare,
         leaf.SHAKESPEARE_FILES,
+        partial=True,
     ),
+    "femnist": NamedDataset(
+        "805 263 characters (LEAF), 28x28 grey, 62 classes; by 3 550 writers",
+        DatasetSize(805_263, GREY_SHAPE, 62),
+        client_sets.read_femnist,
+        client_sets.FEMNIST_FILES,
+        partial=True,
+    ),
+    "celeba": NamedDataset(
+        "200 288 portraits (LEAF), 84x84 colour, smiling or not; by 9 343 celebrities",
+        DatasetSize(200_288, (3, 84, 84), 2),
+        client_sets.read_celeba,
+        client_sets.CELEBA_FILES,
+        partial=True,
+    ),
+    "digit5": NamedDataset(
+        "145 298 digits, 32x32 colour, 10 classes; 5 domains",
+        DatasetSize(145_298, COLOUR_SHAPE, 10),
+        client_sets.read_digit5,
+        client_sets.DIGIT5_FILES,
+        clients=NamedClients(client_sets.DIGIT5_DOMAINS, has_split=True),
+    ),
+    "office-caltech": NamedDataset(
+        "2 533 photographs (Office-Caltech-10), 64x64 colour, 10 classes; 4 domains",
+        DatasetSize(2_533, (3, 64, 64), 10),
+        client_sets.read_office_caltech,
+        client_sets.OFFICE_FILES,
+        clients=NamedClients(client_sets.OFFICE_DOMAINS),
+    ),
+    "domainnet": NamedDataset(
+        "586 575 pictures (DomainNet), 64x64 colour, 345 classes; 6 domains",
+        DatasetSize(586_575, (3, 64, 64), 345),
+        client_sets.read_domainnet,
+        client_sets.DOMAINNET_FILES,
+        clients=NamedClients(client_sets.DOMAINNET_DOMAINS, has_split=True),
+    ),
+    "iwildcam": NamedDataset(
+        "203 029 photographs of animals (WILDS), 64x64 colour, 182 classes; by 323 cameras",
+        DatasetSize(203_029, (3, 64, 64), 182),
+        client_sets.read_iwildcam,
+        client_sets.IWILDCAM_FILES,
+    ),
+    "har": NamedDataset(
+        "10 299 windows of a smartphone's sensors (UCI), 9x128, 6 activities; 30 subjects",
+        DatasetSize(10_299, (9, 128), 6),
+        client_sets.read_har_set,
+        client_sets.HAR_FILES,
+        clients=NamedClients(tuple(str(i) for i in range(1, 31))),
+    ),
+    "pamap2": NamedDataset(
+        "windows of three worn sensors (PAMAP2), 27x256, 12 activities; 9 subjects",
+        DatasetSize(0, (27, 256), 12),
+        client_sets.read_pamap2,
+        client_sets.PAMAP2_FILES,
+        clients=NamedClients(tuple(str(i) for i in range(101, 110))),
+    ),
+    **{name: make_medmnist_entry(name) for name in client_sets.MEDMNIST},
 }
 for full_name in ("fmnist", "emnist", "cifar10", "cifar100"):
     small_name = f"{full_name}-small"
