@@ -16,8 +16,8 @@ from heterophony.papers.leaderboard import describe_seed, open_board
 from heterophony.results.runs import load_runs
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.compare import build_comparison, create_comparison
+from heterophony.studies.hooks import show_progress
 from heterophony.studies.many import RunOptions, run_many
-from heterophony.studies.progress import show_progress
 from heterophony.studies.spec import RunSpec
 
 from .behind import FACTOR

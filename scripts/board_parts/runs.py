@@ -14,8 +14,8 @@ from heterophony.results.runs import Run, group_by_series, load_runs
 from heterophony.results.search_tables import format_value, read_tune
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.compare import build_comparison, create_comparison
+from heterophony.studies.hooks import show_progress
 from heterophony.studies.many import RunOptions, run_many
-from heterophony.studies.progress import show_progress
 from heterophony.studies.search import Combination, run_search
 from heterophony.studies.spec import RunSpec
 from heterophony.studies.tune import TuneRequest, build_tune, write_chosen, write_request

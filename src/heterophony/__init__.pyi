@@ -115,8 +115,8 @@ from .protection.base import Protection as Protection
 from .protection.client_dp import ClientDP as ClientDP
 from .protection.compression import Quantize as Quantize
 from .protection.compression import TopK as TopK
-from .protection.example_dp import ExampleDP as ExampleDP
 from .protection.masked_sum import MaskedSum as MaskedSum
+from .protection.private_client import ExampleDP as ExampleDP
 from .protection.robust import Krum as Krum
 from .protection.robust import Median as Median
 from .protection.robust import NormBound as NormBound

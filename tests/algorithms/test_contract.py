@@ -27,7 +27,7 @@ from helpers.support import (
 )
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.tensors import matches_any, state, tensor_to_bytes
-from heterophony.engines import base, serial
+from heterophony.engines import base
 from heterophony.jobs.plan import Job
 from heterophony.models.convnets import convnet
 
@@ -44,7 +44,7 @@ def recorder(monkeypatch) -> list[Recorder]:
         kept.append(Recorder(plan, place))
         return kept[-1]
 
-    monkeypatch.setattr(serial, "Serial", record)
+    monkeypatch.setattr(base, "Serial", record)
     return kept
 
 

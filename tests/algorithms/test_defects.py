@@ -108,9 +108,8 @@ from heterophony.core.client import TrainingPass
 from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.randomness import seeded
 from heterophony.core.samples import ClientData
-from heterophony.engines import serial
-from heterophony.engines.base import sort_jobs
-from heterophony.engines.serial import Serial
+from heterophony.engines import base
+from heterophony.engines.base import Serial, sort_jobs
 from heterophony.jobs import evaluation, plan, work
 from heterophony.jobs.plan import Job
 from heterophony.models import get_model_builder
@@ -406,7 +405,7 @@ def check_it_does_not_matter_who_is_ready_first(name: str = "fedpac") -> None:
     runs = []
     for engine in (Serial, Backwards):
         with Patch.context() as patch, torch.random.fork_rng(devices=[]):
-            patch.setattr(serial, "Serial", engine)
+            patch.setattr(base, "Serial", engine)
             torch.manual_seed(0)
             runs.append(played(name, rounds=2, participation=1.0))
     said = [[(e["clients"], e["P_local"]) for e in r.events if e["event"] == "round"] for r in runs]

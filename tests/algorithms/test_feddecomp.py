@@ -26,7 +26,7 @@ from heterophony.algorithms.feddecomp import FedDecomp
 from heterophony.algorithms.parts.low_rank import FACTOR_PATTERNS, LowRankParametrization
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import matches_any
-from heterophony.engines import serial
+from heterophony.engines import base
 from heterophony.models import get_model_builder
 from heterophony.tools.bench import count_phase_flops, count_training_flops
 from heterophony.tools.tables import list_tensors, measure_relative_to_fedavg
@@ -228,7 +228,7 @@ def test_without_general_epochs_the_shared_weights_are_constant():
 def test_what_goes_up(mode, factors, others, monkeypatch):
     kept = []
     monkeypatch.setattr(
-        serial, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
+        base, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
     )
     result = run(FedDecomp(mode=mode), net_with_batch_norm, rounds=1)
     names = set(result.plan.template.state_dict())
@@ -301,7 +301,7 @@ def test_the_product_is_computed_once_where_nobody_learns_it():
 def test_model_difference_leaves_out_statistics_and_factors(monkeypatch):
     kept = []
     monkeypatch.setattr(
-        serial, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
+        base, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
     )
     for mode in ("alternating", "fedavg"):
         kept.clear()

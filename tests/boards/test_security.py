@@ -39,7 +39,7 @@ from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.core import codec
 from heterophony.core.algorithm import Reply
 from heterophony.core.tensors import Tensors
-from heterophony.engines.serial import Serial
+from heterophony.engines.base import Serial
 
 HELD = {"one": ["0", "2"], "two": ["1"], "mallory": ["3"]}
 HONEST_AT = 2  # the attempt at a task in which mallory tells the truth: the last it has

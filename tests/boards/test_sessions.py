@@ -50,8 +50,8 @@ from heterophony.core.errors import (
     NotFiniteError,
     StorageError,
 )
-from heterophony.engines import serial
-from heterophony.engines.serial import Serial
+from heterophony.engines import base
+from heterophony.engines.base import Serial
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.work import work as plan_work
 
@@ -586,7 +586,7 @@ def test_a_stormy_run_on_boards_has_the_bits_of_the_serial_one(tmp_path, monkeyp
                 worlds.append(world_of(tmp_path, self.plan))
             yield from worlds[0].play(jobs)
 
-    monkeypatch.setattr(serial, "Serial", OnBoards)
+    monkeypatch.setattr(base, "Serial", OnBoards)
     deployed = hp.run(algorithm, digits(), model="mlp", **how)
     assert same(model(plain), model(deployed))
     assert identical(plain, deployed)

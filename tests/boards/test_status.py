@@ -14,6 +14,7 @@ import pytest
 from helpers.live_browser import chromium, tab, until  # noqa: F401
 from helpers.made_runs import FIRST, HOSTILE, data_of, parts, played, stored
 from helpers.sessions import RUN, Simulation, jobs_of
+from heterophony.boards.journal import StatusWriter, build_status
 from heterophony.boards.protocol.board_stats import (
     MAX_BURST_LINES,
     MAX_REASON_LENGTH,
@@ -31,7 +32,6 @@ from heterophony.boards.protocol.messages import (
     encode_message,
 )
 from heterophony.boards.protocol.topics import Publication, make_board_topic
-from heterophony.boards.status import StatusWriter, build_status
 from heterophony.core.errors import CodecError
 from heterophony.report.page import html, page_data, views
 from heterophony.report.page.server import Dashboard

@@ -29,7 +29,7 @@ from heterophony.data.sources import SOURCES
 from heterophony.models import MODEL_DESCRIPTIONS
 from heterophony.results.overview import explain_missing_g
 from heterophony.runs.folder import RunFolder
-from heterophony.studies.progress import RunStatus
+from heterophony.studies.hooks import RunStatus
 
 QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial")
 

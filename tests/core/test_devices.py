@@ -198,7 +198,7 @@ FORK_SERVER = """
 import torch
 def touch(*_): raise AssertionError("CUDA is touched in the fork server")
 torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = touch
-import heterophony.engines.preload
+import heterophony.engines.pool
 """
 
 

@@ -116,7 +116,7 @@ def test_workers_start_without_what_only_some_of_them_need():
     code = (
         "import sys, heterophony.engines.child_processes\n"
         "early = 'torch' in sys.modules\n"
-        "import heterophony.engines.preload\n"
+        "import heterophony.engines.pool\n"
         "from heterophony.data.sources import read_source\n"
         "read_source('digits')\n"
         "slow = ('torch._dynamo', 'sklearn', 'scipy', 'matplotlib', 'pandas')\n"

@@ -48,7 +48,7 @@ from heterophony.config.sections import EngineSection
 from heterophony.core.errors import ConfigError, HeterophonyError
 from heterophony.data.federation import Federation
 from heterophony.engines import child_processes
-from heterophony.engines.serial import Serial
+from heterophony.engines.base import Serial
 from heterophony.population.attacks import Faults
 from heterophony.runs import loop
 from heterophony.runs.events import Event
@@ -246,7 +246,7 @@ def on_boards(
 
 PAUSE = 0.01
 SLOW = [  # to import: once, not in every process
-    "heterophony.engines.preload",
+    "heterophony.engines.pool",
     *("heterophony.boards.board", "heterophony.boards.server"),
     *(
         "heterophony.config.reading",

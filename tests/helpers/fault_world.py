@@ -28,11 +28,11 @@ from heterophony.boards import engine as engine_module
 from heterophony.boards import server as server_module
 from heterophony.boards.board import BoardRun
 from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.boards.journal import StatusWriter
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.blobs import ReplyStore
 from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.boards.server import ServerHooks, serve
-from heterophony.boards.status import StatusWriter
 from heterophony.boards.transport import queues
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
@@ -40,9 +40,8 @@ from heterophony.core import files
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import EngineError, HeterophonyError, StorageError
 from heterophony.data.federation import Federation
-from heterophony.engines import serial
-from heterophony.engines.base import Engine, EngineSpec
-from heterophony.engines.serial import Serial
+from heterophony.engines import base
+from heterophony.engines.base import Engine, EngineSpec, Serial
 from heterophony.jobs.client_store import ClientStore, FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.jobs.work import work
@@ -220,7 +219,7 @@ def shared_patches() -> list[Any]:
     patch: Any = mock.patch.object
     return [
         patch(round_events, "list_outside", list_outside_once),
-        patch(serial, "work_together", work_apart),
+        patch(base, "work_together", work_apart),
         patch(board_module, "work", SHARED),
         patch(board_module, "parse_config", parse_once),
         patch(board_module, "BoardSensors", NoSensors),

@@ -15,7 +15,7 @@ from torch import nn
 
 import heterophony as hp
 from heterophony.core.algorithm import Reply
-from heterophony.engines.serial import Serial
+from heterophony.engines.base import Serial
 from heterophony.jobs.plan import Job
 from heterophony.runs.events import Event
 
@@ -153,7 +153,7 @@ def counts(result: hp.Result, what: str) -> list[list[int] | None]:
 
 def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[Reply]]]:
     """A short run, and what the clients sent up in each of its rounds."""
-    from heterophony.engines import serial
+    from heterophony.engines import base
 
     kept: list[Recorder] = []
 
@@ -162,7 +162,7 @@ def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[
         return kept[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr(serial, "Serial", record)
+        patch.setattr(base, "Serial", record)
         result = played(algorithm, *args, **how)
     trained = [(job.t, reply) for job, reply in kept[0].log if job.kind == "train"]
     order = {c: i for i, c in enumerate(result.plan.federation.clients)}

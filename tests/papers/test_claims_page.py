@@ -41,7 +41,7 @@ from heterophony.papers.evidence import (
 )
 from heterophony.papers.scaling import estimate_core_hours
 from heterophony.papers.table import load_table, load_tables
-from heterophony.privacy.evidence import digest_audit
+from heterophony.privacy.run_audit import digest_audit
 from heterophony.results.runs import load_runs
 
 ROOT = Path(__file__).parents[2]

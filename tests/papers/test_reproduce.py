@@ -63,8 +63,8 @@ from heterophony.papers.verdicts import (
 )
 from heterophony.results.table import ResultTable, format_rows
 from heterophony.runs.folder import RunFolder
+from heterophony.studies.hooks import show_progress
 from heterophony.studies.many import RunOptions, run_side_by_side
-from heterophony.studies.progress import show_progress
 from heterophony.studies.spec import read_spec
 
 SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]

@@ -54,10 +54,8 @@ from heterophony.privacy.attacks import (
     ssim,
     total_variation,
 )
-from heterophony.privacy.audit import match_images, match_labels
-from heterophony.privacy.evidence import describe_audit, is_audit
-from heterophony.privacy.run_audit import get_preset
-from heterophony.privacy.snapshots import Snapshots
+from heterophony.privacy.audit import Snapshots, match_images, match_labels
+from heterophony.privacy.run_audit import describe_audit, get_preset, is_audit
 from heterophony.privacy.summary import (
     PRIVATE_KNOWLEDGE,
     AuditPreset,

@@ -9,8 +9,8 @@ import pytest
 
 from helpers.support import played
 from heterophony.core.algorithm import Reply
-from heterophony.engines import serial
-from heterophony.engines.serial import Serial
+from heterophony.engines import base
+from heterophony.engines.base import Serial
 from heterophony.jobs.plan import Job
 from heterophony.runs.curves import compute_accuracy, compute_curves
 from heterophony.runs.events import find_last_evaluation
@@ -36,7 +36,7 @@ class Unsteady(Serial):
 
 @pytest.fixture
 def unsteady(monkeypatch):
-    monkeypatch.setattr(serial, "Serial", Unsteady)
+    monkeypatch.setattr(base, "Serial", Unsteady)
     monkeypatch.setattr(Unsteady, "t", 0)
 
     def play(lost=(), away=None, **how):

@@ -17,7 +17,7 @@ from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.core.algorithm import Algorithm, Reply, Server
 from heterophony.core.errors import CodecError, DivergedError, EngineError
-from heterophony.engines.serial import Serial
+from heterophony.engines.base import Serial
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models.convnets import digitsnet

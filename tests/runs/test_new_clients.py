@@ -33,7 +33,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.core.samples import Scale
 from heterophony.core.tensors import state, tensor_to_bytes
 from heterophony.data.federation import Federation
-from heterophony.engines import serial
+from heterophony.engines import base
 from heterophony.jobs.plan import Job
 from heterophony.jobs.work import train_locally
 from heterophony.report.page.html import render_report
@@ -182,7 +182,7 @@ def test_nothing_of_theirs_is_in_any_job_or_reply_of_training(name, monkeypatch)
         kept.append(Recorder(plan, place))
         return kept[-1]
 
-    monkeypatch.setattr(serial, "Serial", record)
+    monkeypatch.setattr(base, "Serial", record)
     result = played(name, held_back())
     log = kept[0].log
     assert not {job.client for job, _ in log if job.kind != "join"} & set(NEW)

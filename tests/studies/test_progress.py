@@ -16,8 +16,8 @@ from heterophony.cli import terminal
 from heterophony.core import status_line
 from heterophony.core.status_line import LogLines, NotebookLine, format_seconds, name_slow_work
 from heterophony.runs.events import Event
-from heterophony.studies import progress
-from heterophony.studies.progress import BarDisplay, LineDisplay, RunStatus, show_progress
+from heterophony.studies import hooks
+from heterophony.studies.hooks import BarDisplay, LineDisplay, RunStatus, show_progress
 
 START: Event = {"event": "start", "test": [40, 60]}  # type: ignore[typeddict-item]
 
@@ -185,7 +185,7 @@ def use_console(monkeypatch, **how) -> io.StringIO:
     """Show progress on this console."""
     screen = io.StringIO()
     console = Console(file=screen, width=120, **how)
-    for module in (status_line, progress):
+    for module in (status_line, hooks):
         monkeypatch.setattr(module, "STDERR", console)
     return screen
 

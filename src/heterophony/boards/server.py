@@ -26,13 +26,12 @@ from .broker.broker import Broker
 from .broker.certificates import EnrolledClients
 from .broker.enrolment import Enrolment, make_endpoint
 from .engine import BoardEngine, ServerLink
-from .journal import Journal
+from .journal import Journal, StatusWriter
 from .protocol import topics
 from .protocol.message_fields import parse_fields
 from .protocol.messages import BlobRef, ClientSummary, Control, Hello
 from .protocol.server_session import ServerSession
 from .reply_checks import ReplyValidator
-from .status import StatusWriter
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import Will
 

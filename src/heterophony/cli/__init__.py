@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
-from . import boards, broker, data, fleet_run, lists, reports, reproduce, runs, search, slurm
+from . import boards, data, fleet_run, lists, reports, reproduce, runs, search, slurm
 from .terminal import print_error
 
 EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
@@ -123,7 +123,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
-for module in (runs, search, reproduce, slurm, lists, reports, data, broker, boards, fleet_run):
+for module in (runs, search, reproduce, slurm, lists, reports, data, boards, fleet_run):
     module.register(app)
 add_examples(app)
 

@@ -19,7 +19,7 @@ from ..core.files import clean_line
 from ..core.status_line import STDERR
 from ..results.table import ResultTable
 from . import terminal
-from .broker import open_broker
+from .boards import open_broker
 from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
 
 if TYPE_CHECKING:

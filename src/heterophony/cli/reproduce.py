@@ -183,7 +183,7 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
     )
     from ..papers.evidence import merge_runs, read_stored_runs
     from ..papers.table import load_table
-    from ..privacy.evidence import read_own_runs
+    from ..privacy.run_audit import read_own_runs
 
     if name is not None:
         load_table(name)  # raises if there is none of that name

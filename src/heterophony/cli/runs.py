@@ -193,7 +193,7 @@ def pretrain(
 ) -> None:
     """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
     from ..engines.base import prepare_engine
-    from ..studies.pretrain import prepare_pretraining, save_pretrained
+    from ..studies.load import prepare_pretraining, save_pretrained
     from ..studies.spec import RunSpec
 
     config = read_settings(file, pairs)

@@ -24,7 +24,7 @@ from ..core.errors import StoppedError
 from ..core.files import clean_line, clean_text
 from ..core.status_line import STDERR, LogLines, format_seconds
 from ..results.table import ResultTable, fit_table
-from ..studies.progress import RunsProgress, show_progress
+from ..studies.hooks import RunsProgress, show_progress
 
 if TYPE_CHECKING:
     from ..runs.summary import Summary

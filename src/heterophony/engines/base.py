@@ -14,16 +14,25 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, Self
 
-from ..core.accelerator import DEFAULT_WORKERS_PER_GPU, ON_CPU, Compute, count_devices
+import torch
+
+from ..core.accelerator import (
+    DEFAULT_WORKERS_PER_GPU,
+    ON_CPU,
+    Compute,
+    count_devices,
+    prepared_torch,
+)
 from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, ConfigError, choose
 from ..core.settings import check_settings, setting
 from ..jobs.blocks import evaluates_in_blocks
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
+from ..jobs.work import work_together
 
 AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
-ENGINES = {"serial": "serial:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
+ENGINES = {"serial": "base:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
 MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
 
 
@@ -241,3 +250,30 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
         cost, size = cost + job.cost, size + nbytes
     if batch:
         yield batch
+
+
+# The serial engine --------------------------------------------------------------------------------
+
+
+class Serial(Engine):
+    """Uses one torch thread, as every worker does, so that all engines produce the same bits."""
+
+    def __init__(
+        self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
+    ) -> None:
+        self.plan, self.client_store, self.compute = plan, client_store, spec.compute
+        self.previous_threads = torch.get_num_threads()
+
+    def __enter__(self) -> Self:
+        torch.set_num_threads(1)
+        self.prepared = prepared_torch(self.compute)
+        self.prepared.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.prepared.__exit__(None, None, None)
+        torch.set_num_threads(self.previous_threads)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        for batch in batch_for(self.plan, self.compute, jobs, 1):
+            yield from work_together(self.plan, batch, self.client_store, self.compute)

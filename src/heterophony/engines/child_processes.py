@@ -47,7 +47,7 @@ def start_fork_server(*preload: str) -> None:
     forget_missing_script()
     if CONTEXT.get_start_method() != "forkserver":
         return
-    CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
+    CONTEXT.set_forkserver_preload([f"{__package__}.pool", *preload])
     ensure_fork_server()
 
 

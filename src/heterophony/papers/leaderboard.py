@@ -37,8 +37,8 @@ from ..results.statistics import RankComparison, compare_ranks, compute_confiden
 from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
 from ..runs.folder import RunFolder
 from ..runs.summary import summarise
+from ..studies.hooks import RunsProgress
 from ..studies.many import RunOptions, run_many
-from ..studies.progress import RunsProgress
 from ..studies.spec import RunSpec
 
 LARGEST_MEASURE = 1e15  # of an entry: bytes, seconds or a share

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROTECTION_CLASSES = {  # the kind that users write: its module and class
     "client_dp": "client_dp.ClientDP",
-    "example_dp": "example_dp.ExampleDP",
+    "example_dp": "private_client.ExampleDP",
     "krum": "robust.Krum",
     "masked_sum": "masked_sum.MaskedSum",
     "median": "robust.Median",

@@ -1,12 +1,14 @@
-"""DP-SGD on a client: gradients of single examples by Opacus, clipped and noised; coupled examples are refused."""
+"""DP for each example, by DP-SGD on a client: gradients of single examples by Opacus, clipped and noised."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +16,17 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.accelerator import autocast, read_loss
+from ..core.algorithm import Reply
 from ..core.client import Client, Loss, TrainingPass, count_per_epoch
 from ..core.errors import ConfigError
 from ..core.net import BATCH_NORMS
 from ..core.randomness import GeneratorStates, drawing_again
 from ..core.samples import ClientData, Samples
+from ..core.settings import setting
 from ..core.tensors import Tensors, match_memory_format
 from ..core.training import Optimizer, Training
-from .accounting import draw_normal_like, draw_uniform
-from .base import PREFIX
+from .accounting import compute_epsilon, draw_normal_like, draw_uniform
+from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFacts
 
 WHERE = "protection.example_dp"
 TOLERANCE = 1e-3  # between the mean of single gradients and that of the batch
@@ -323,3 +327,49 @@ def guard_examples(client: Client) -> Iterator[None]:
         yield
     finally:
         client.data = client.private_data
+
+
+@dataclass(frozen=True, repr=False)
+class ExampleDP(Protection):
+    """Clip the gradient of each example, and add noise to every step of local training (Opacus)."""
+
+    guards_replies: ClassVar[bool] = True
+    once_per_round: ClassVar[bool] = True
+    clip: float = setting(1.0, "largest norm of the gradient of one example", above=0)
+    noise: float = setting(1.0, "standard deviation of the noise by clip", low=0)
+    delta: float = setting(1e-5, "δ; well below one by a client's examples", above=0, below=1)
+
+    @property
+    def needs_secret(self) -> bool:
+        return True  # also for the draws of examples
+
+    def choose_client(self, secret: bytes) -> Callable[..., Client]:
+        return partial(PrivateClient, clip=self.clip, noise=self.noise, secret=secret)
+
+    def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
+        """Count the client's steps over all rounds; the server's accounting needs their number."""
+        before = int(kept["steps"]) if "steps" in kept else 0
+        steps = before + int(departure.metrics.get(STEPS_METRIC, 0))
+        return Departed(up, Tensors({"steps": torch.tensor(steps)}), {STEPS_METRIC: steps})
+
+    def promise(self, run: RunFacts) -> PrivacyPromise:
+        how = "what each client sends, with or without one of its examples; ε is the largest of all"
+        return PrivacyPromise("example", self.delta, f"{how} clients")
+
+    def spend(
+        self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
+    ) -> float | None:
+        found = [
+            compute_epsilon(
+                self.noise,
+                min(1.0, run.batch / r.samples),
+                int(r.metrics[STEPS_METRIC]),
+                self.delta,
+            )
+            for r in replies
+            if r.samples
+        ]
+        largest = 0.0 if before is None and rounds <= 1 else before
+        for epsilon in found:
+            largest = None if largest is None or epsilon is None else max(largest, epsilon)
+        return largest

@@ -17,9 +17,8 @@ from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..runs.folder import RunFolder
 from ..runs.result import Result
-from .hooks import Hook
+from .hooks import Hook, show_progress
 from .many import RunOptions, run_many
-from .progress import show_progress
 from .run import AlgorithmLike, make_spec
 from .spec import RunSpec, complete_specs, create_folders
 from .sweep import open_parent

@@ -1,11 +1,20 @@
-"""Hooks: functions that see every event of a run, and may stop it."""
+"""Hooks: functions that see every event of a run, and may stop it; and the progress that is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any, Protocol
 
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..core.files import clean_line
+from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
+from ..runs.curves import compute_accuracy
 from ..runs.events import Event, Measure, get_start, measure_validation, select_evaluations
 
 CHECKPOINTS = (0.25, 0.5, 0.75)  # of the rounds
@@ -143,3 +152,212 @@ def find_best(events: Sequence[Event], by: Measure, checkpoint: int) -> float | 
         if event["t"] >= checkpoint:
             return best
     return None
+
+
+# Progress -----------------------------------------------------------------------------------------
+
+
+Clock = Callable[[], float]
+SHOWN_RUNS = 3  # of those that run at the same time, in one line
+
+
+class RunStatus:
+    """How far one run is: round, G, P and time left. Call it with every event."""
+
+    def __init__(
+        self,
+        label: str,
+        rounds: int,
+        test_sizes: Sequence[int] = (),
+        on_change: Callable[[RunStatus], None] = lambda status: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.label, self.rounds, self.on_change, self.clock = label, rounds, on_change, clock
+        self.test_sizes = list(test_sizes)  # a new run says them in its first event
+        self.done, self.G, self.P, self.phase = 0, "–", "–", "starting"
+        self.begun, self.has_begun, self.finished = clock(), False, False
+        self._round_ends = list[tuple[int, float]]()  # number of rounds done, and when
+
+    def __call__(self, event: Event) -> None:
+        self.has_begun = True
+        if event["event"] == "start":
+            self.test_sizes = event["test"]
+            self.phase = "first evaluation, round 1" if self.rounds else "first evaluation"
+        elif event["event"] == "evaluation" and self.test_sizes:
+            self.done = event["t"]
+            if event["G"] is not None:
+                self.G = format_accuracy(event["G"], self.test_sizes)
+            if event["P"] is not None:  # not every algorithm measures P every time
+                self.P = format_accuracy(event["P"], self.test_sizes)
+        elif event["event"] == "round":
+            self.done = event["t"] + 1
+            self._round_ends.append((self.done, self.clock()))
+            self.phase = "last evaluation" if self.done == self.rounds else ""
+        elif event["event"] == "end":
+            self.finished, self.phase = True, ""
+        self.on_change(self)
+
+    def end_early(self) -> None:
+        """Show that the run was stopped before its last round."""
+        self.finished, self.phase = True, "stopped early"
+        self.on_change(self)
+
+    def name_phase(self, phase: str) -> None:
+        """Show what is going on until the next event; rounds are timed from now on."""
+        self.phase = phase
+        self._round_ends.clear()
+        self.on_change(self)
+
+    def estimate_seconds_left(self) -> float | None:
+        """Estimate by the mean round so far; the first one, if others follow, also started workers."""
+        if not self._round_ends:
+            return None
+        (first, begun), (last, now) = self._round_ends[0], self._round_ends[-1]
+        if last == first:
+            return (now - self.begun) * (self.rounds - last)
+        return (now - begun) / (last - first) * (self.rounds - last)
+
+    def describe(self) -> str:
+        """Describe the run in one line."""
+        spent = format_seconds(self.clock() - self.begun)
+        if self.finished:
+            rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
+            return f"{self.label}: {rounds}, G {self.G}, P {self.P}, {spent}"
+        left = self.estimate_seconds_left()
+        parts = [f"round {self.done}/{self.rounds}", f"G {self.G}", f"P {self.P}", self.phase]
+        times = [f"{spent} so far", "" if left is None else f"{format_seconds(left)} left"]
+        return f"{self.label}: {', '.join(filter(None, [*parts, *times]))}"
+
+
+def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) -> str:
+    return f"{100 * compute_accuracy(correct, test_sizes):.2f}"
+
+
+class Display(Protocol):
+    """Shows the status of every run."""
+
+    def start(self) -> None: ...
+
+    def update(self, status: RunStatus) -> None:
+        """Show that a run has begun, or that its status has changed."""
+
+    def stop(self, finished: bool = False) -> None:
+        """Remove what must not stay; if all runs are finished, say how they ended."""
+
+
+class RunsProgress:
+    """The progress of several runs on one display."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+
+    def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> RunStatus:
+        """Show one more run; return the hook that follows its events."""
+        status = RunStatus(label, rounds, test_sizes, self.display.update)
+        self.display.update(status)
+        return status
+
+    def stop(self) -> None:
+        self.display.stop()
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    def start(self) -> None: ...
+
+    def update(self, status: RunStatus) -> None: ...
+
+    def stop(self, finished: bool = False) -> None: ...
+
+
+class BarDisplay:
+    """A bar for every run, on a terminal."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("round {task.completed}/{task.total}"),
+            TextColumn("G {task.fields[G]}  P {task.fields[P]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[phase]}"),
+        )
+        self.progress, self.tasks = Progress(*columns, console=STDERR), dict[RunStatus, TaskID]()
+
+    def start(self) -> None:
+        self.progress.start()
+
+    def update(self, status: RunStatus) -> None:
+        fields: dict[str, Any] = {"G": status.G, "P": status.P, "phase": status.phase}
+        if status not in self.tasks:
+            label = escape(clean_line(status.label))
+            task = self.progress.add_task(label, total=status.rounds, **fields)
+            self.tasks[status] = task
+        self.progress.update(self.tasks[status], completed=status.done, **fields)
+
+    def stop(self, finished: bool = False) -> None:
+        self.progress.stop()
+
+
+class LineDisplay:
+    """One line about all runs: in place in a notebook, else printed every 30 seconds."""
+
+    def __init__(self, notebook: bool) -> None:
+        self.statuses = list[RunStatus]()
+        self.line = (
+            NotebookLine(self.describe, self.compute_fraction)
+            if notebook
+            else LogLines(self.describe)
+        )
+
+    def start(self) -> None:
+        self.line.start()
+
+    def update(self, status: RunStatus) -> None:
+        if status not in self.statuses:
+            self.statuses.append(status)
+        self.line.update()
+
+    def stop(self, finished: bool = False) -> None:
+        self.line.stop()
+        if finished and any(s.has_begun for s in self.statuses):
+            self.line.print_line()
+
+    def describe(self) -> str:
+        """Describe a single run, or how many are finished and those that are running."""
+        if not self.statuses:
+            return "starting"
+        if len(self.statuses) == 1:
+            return self.statuses[0].describe()
+        running = [s for s in self.statuses if not s.finished]
+        count = len(self.statuses) - len(running)
+        finished = f"{count} run{'s' * (count != 1)} finished"
+        return "; ".join([finished, *(s.describe() for s in running[:SHOWN_RUNS])])
+
+    def compute_fraction(self) -> float:
+        """Compute which share of all rounds is done."""
+        rounds = sum(s.rounds for s in self.statuses)
+        return sum(s.done for s in self.statuses) / rounds if rounds else 0.0
+
+
+@contextmanager
+def show_progress(show: bool = True) -> Iterator[RunsProgress]:
+    """Show the progress of runs on stderr, as the surroundings can display it."""
+    display = choose_display(show)
+    display.start()
+    try:
+        yield RunsProgress(display)
+    except BaseException:
+        display.stop()
+        raise
+    display.stop(finished=True)
+
+
+def choose_display(show: bool) -> Display:
+    """Choose a display for a terminal, a notebook or a log."""
+    if not show:
+        return NoDisplay()
+    if STDERR.is_jupyter or not STDERR.is_terminal:
+        return LineDisplay(notebook=STDERR.is_jupyter)
+    return BarDisplay()

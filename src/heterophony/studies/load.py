@@ -1,4 +1,4 @@
-"""``hp.load``: the result of any run folder; its data and net are read when a model is needed."""
+"""``hp.load``: the result of any run folder, whose data and net are read when needed. ``pretrain``: a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from typing import Any
 import torch
 
 from ..algorithms import is_own_code
+from ..algorithms.centralized import Centralized
+from ..config.checkpoint import save_checkpoint
 from ..config.config import Config
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.files import read_json
+from ..core.net import copy_module
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
+from ..core.tensors import Tensors, load_into_net
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA, ExampleSpec
 from ..jobs.client_store import BOARDS_RECORD
@@ -159,3 +163,29 @@ def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -
     return Federation(OWN_DATA, x, nothing, scale, spec.labels, rows, rows).transformed(
         config.data.transform
     )
+
+
+# Pretraining --------------------------------------------------------------------------------------
+
+
+def prepare_pretraining(spec: RunSpec, checkpoint: Path) -> tuple[RunFolder, RunSpec]:
+    """Create the run that trains a checkpoint, in a folder beside it, or open it again."""
+    spec = spec.load_data()  # before the algorithm changes, which decides the depth of the head
+    if not isinstance(spec.config.algorithm, Centralized):
+        central = replace(spec.config, algorithm=Centralized(), algorithm_name="centralized")
+        spec = replace(spec, config=central)
+    folder = RunFolder(checkpoint.with_name(f"{checkpoint.name}.run"))
+    spec.build_plan()  # raises before anything is written
+    spec.open_folder(folder, "-o")
+    folder.close()
+    return folder, spec
+
+
+def save_pretrained(folder: RunFolder, spec: RunSpec, checkpoint: Path) -> None:
+    """Write the model of a finished pretraining as a checkpoint."""
+    plan = spec.build_plan()
+    server = folder.load_newest_commit(plan.federation.sizes())
+    assert server is not None  # the last round has just been committed
+    net = copy_module(plan.template)  # has the given tensors
+    load_into_net(net, server.average | server.model)
+    save_checkpoint(checkpoint, Tensors(net.state_dict()))

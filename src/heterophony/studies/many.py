@@ -24,8 +24,7 @@ from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.run_index import STOPPED_FILE
 from ..trackers import Tracker
-from .hooks import AbandonedError, Hook, MedianRule
-from .progress import RunsProgress, RunStatus
+from .hooks import AbandonedError, Hook, MedianRule, RunsProgress, RunStatus
 from .run import describe_other_accelerator, run_one
 from .spec import FederationCache, RunSpec
 

@@ -43,12 +43,10 @@ from ..runs.folder import RunFolder
 from ..runs.loop import run_rounds
 from ..runs.result import Result
 from ..runs.summary import Summary, summarise
-from ..trackers import TrackedRun, Tracker, select_trackers
-from ..trackers.following import follow_run
+from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
-from .hooks import Hook, Hooks, Patience
+from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
 from .own import OwnModel, check_kinds, names_all, resolve_models
-from .progress import RunsProgress, show_progress
 from .spec import Metrics, RunSpec
 
 AlgorithmLike = str | Algorithm | type[Algorithm]

@@ -21,9 +21,8 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..results.search_tables import SweepTable, format_value, read_sweep
-from .hooks import Hook
+from .hooks import Hook, show_progress
 from .many import RunOptions
-from .progress import show_progress
 from .run import SPEC_KEYWORDS, AlgorithmLike, choose_algorithm, make_spec, run
 from .search import (
     Combination,

@@ -18,9 +18,8 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..results.search_tables import TuneTable, read_tune
 from .compare import label_algorithms, name_algorithm
-from .hooks import Hook
+from .hooks import Hook, show_progress
 from .many import RunOptions
-from .progress import show_progress
 from .run import AlgorithmLike
 from .search import SAMPLERS, Combination, SamplerName, Search, Values, list_grid, run_search
 from .spec import RunSpec

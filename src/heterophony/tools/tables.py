@@ -30,7 +30,7 @@ from ..core.temporary import temporary_folder
 from ..core.tensors import Kind
 from ..core.training import Training
 from ..data.federation import Federation
-from ..engines.serial import Serial
+from ..engines.base import Serial
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Plan
 from ..models import find_model_name, get_default_head_depth, get_model_builder

@@ -179,7 +179,7 @@ def explain(text: str) -> str:
 
 
 OLDEST_PYTHON = (3, 11)
-MODULES = ("environment", "service", "main")
+MODULES = ("environment", "service")
 # any Python 3 can read it; the rest needs 3.11
 BOOTSTRAP = (
     "import sys\n"
@@ -193,7 +193,7 @@ BOOTSTRAP = (
     "    module = types.ModuleType('board.' + name); module.__package__ = 'board'\n"
     "    sys.modules['board.' + name] = module; setattr(board, name, module)\n"
     "    exec(compile(text, name + '.py', 'exec'), module.__dict__)\n"
-    "sys.modules['board.main'].main()\n"
+    "sys.modules['board.service'].main()\n"
 )
 
 

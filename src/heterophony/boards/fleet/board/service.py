@@ -1,4 +1,4 @@
-"""heterophony as a process on the board: a systemd unit of the user, or started by a shell."""
+"""What a board is asked to do, and heterophony as a process on it: a systemd unit, or started by a shell."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .environment import ProblemError, locate_python, make_environment
+from . import environment
+from .environment import ProblemError, describe_os_error, locate_python, make_environment
 
 
 def start_unit(request: dict[str, Any]) -> dict[str, Any]:
@@ -194,3 +196,38 @@ def read_last_line(path: Path) -> str:
     except OSError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+# The entry: read a request from the input, do it, print the answer as JSON -----------------------
+
+ACTIONS = {
+    "facts": environment.read_facts,
+    "missing": environment.list_missing,
+    "receive": environment.receive_files,
+    "read": environment.read_files,
+    "environment": environment.describe_environment,
+    "versions": environment.list_versions,
+    "install": environment.install,
+    "enrolment": environment.describe_enrolment,
+    "change-address": environment.change_address,
+    "start": start,
+    "stop": stop,
+    "status": read_status,
+    "start-unit": start_unit,
+    "stop-unit": stop_unit,
+    "unit-status": read_unit_status,
+}
+
+
+def main() -> None:
+    """Print ``{"answer": …}``, or ``{"problem": …}`` in one line."""
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    try:
+        answer: dict[str, Any] = {"answer": ACTIONS[request["action"]](request)}
+    except ProblemError as problem:
+        answer = {"problem": str(problem)}
+    except OSError as error:
+        answer = {"problem": describe_os_error(error)}
+    except Exception as error:  # whatever it is, the line names the board
+        answer = {"problem": f"{request['action']} failed: {error!r}"}
+    print(json.dumps(answer))
