@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "benchmarks", "docs", "docs/*", "examples", "results", "results/*")
@@ -94,3 +94,10 @@ def test_the_readme_counts_the_algorithms_that_there_are():
     told = re.search(r"read like their papers\*\*: (\d+)", (ROOT / "README.md").read_text())
     assert told
     assert int(told[1]) == len(ALGORITHM_CLASSES)
+
+
+def test_the_readme_lists_every_algorithm_once():
+    table = (ROOT / "README.md").read_text().split("## Algorithms")[1].split("Data: ")[0]
+    cells = re.findall(r"\| ([^|]+) \|$", re.sub(r" \([^)]*\)", "", table), re.M)
+    listed = [name for cell in cells for name in cell.strip().split(", ")]
+    assert sorted(listed) == sorted(get_display_name(name) for name in ALGORITHM_CLASSES)
