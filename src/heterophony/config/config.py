@@ -16,7 +16,7 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError
 from ..core.net import Net
 from ..core.randomness import seeded
-from ..core.scores import TaskName
+from ..core.scores import CONFUSION, TaskName
 from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
 from ..core.training import Training
 from ..data.federation import Federation
@@ -172,6 +172,7 @@ class Config:
             name=self.algorithm_name,
             loss=loss,
             metrics=choose_metrics(chosen, federation.task),
+            confusion=CONFUSION in [str(m).lower() for m in chosen],
             protections=tuple(p for p in self.protections if not p.is_identity),
             attack=self.attack,
             choose_by=self.evaluation.choose_by,

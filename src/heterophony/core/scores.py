@@ -51,6 +51,7 @@ class MetricInfo:
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
 
 
+CONFUSION = "confusion"  # among evaluation.metrics: how often each class is taken for each other
 LABELS: tuple[TaskName, ...] = ("classification", "multilabel")
 METRICS = {
     m.name: m
@@ -61,6 +62,7 @@ METRICS = {
         MetricInfo("mae", ("regression",), title="MAE"),
         MetricInfo("rmse", ("regression",), "square", title="RMSE"),
         MetricInfo("r2", ("regression",), percent=True, title="R² within clients"),
+        MetricInfo(CONFUSION, ("classification",)),
         MetricInfo("perplexity", ("sequence",), "log"),
     )
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from .errors import ConfigError, suggest_or_list
-from .scores import METRICS, TaskName
+from .scores import CONFUSION, METRICS, TaskName
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # of the net's output and the targets
 
@@ -210,6 +210,14 @@ COMPUTE: dict[str, MetricFunction] = {
 }
 
 
+def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
+    """Count the examples of each true and predicted class, as in ``confusion_3_5``; leave out zeros."""
+    pairs = torch.stack([y, output.argmax(1)], dim=1)
+    cells, counts = pairs.unique(dim=0, return_counts=True)
+    cells_and_counts = zip(cells.tolist(), counts.tolist(), strict=True)
+    return {f"{CONFUSION}_{true}_{predicted}": n for (true, predicted), n in cells_and_counts}
+
+
 def choose_metrics(
     chosen: Sequence[str | MetricFunction], task: TaskName, key: str = "evaluation.metrics"
 ) -> tuple[Metric, ...]:
@@ -222,6 +230,8 @@ def choose_metrics(
         name = str(item).lower()
         metric = METRICS.get(name)
         known = [m.name for m in METRICS.values() if task in m.tasks]
+        if name == CONFUSION and task == "classification":  # a table, not a number
+            continue
         if metric is None or task not in metric.tasks:
             what = f"'{item}' is not for task '{task}'" if metric else f"there is no '{item}'"
             raise ConfigError(f"{key}: {what}{suggest_or_list(str(item), known)}")

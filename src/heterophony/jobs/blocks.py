@@ -22,6 +22,7 @@ from ..core.direct import ALIGNED_FLOATS, Slices
 from ..core.net import Net, find_aliases, iterate_tensors
 from ..core.samples import Samples, is_aligned
 from ..core.scores import LOSS_PREFIX
+from ..core.tasks import count_confusions
 from ..core.tensors import Memory, Tensors, load_into_net
 from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
@@ -342,5 +343,7 @@ def measure_rows(
         for metric in plan.metrics if len(labels) else ():
             if isfinite(number := float(metric.compute(out, labels))):
                 one[metric.name] = number
+        if plan.confusion and len(labels):
+            one |= count_confusions(out, labels)
         found.append(one)
     return found

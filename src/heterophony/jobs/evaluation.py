@@ -18,7 +18,7 @@ from ..core.randomness import seeded
 from ..core.records import find_record
 from ..core.samples import Samples, place_samples
 from ..core.scores import LOSS_PREFIX
-from ..core.tasks import Criterion
+from ..core.tasks import Criterion, count_confusions
 from ..core.tensors import Memory, Tensors, is_given
 from .client_store import ClientStore
 from .plan import Job, Plan
@@ -79,7 +79,8 @@ def measure(
 
     A loss or metric that is undefined on these examples, or not finite, is left out.
     """
-    outputs = {model: list[Tensor]() for model in models.values()} if plan.metrics else None
+    wanted = plan.metrics or plan.confusion
+    outputs = {model: list[Tensor]() for model in models.values()} if wanted else None
     losses = {model: LossSum() for model in models.values()}
     scores = compute_scores(plan, client, list(models.values()), samples, outputs, losses)
     found: dict[str, float] = dict(zip(models, scores, strict=True))
@@ -93,6 +94,9 @@ def measure(
                     value = float(metric.compute(whole, samples.labels.cpu()))
                     if isfinite(value):
                         found[f"{name}/{metric.name}"] = value
+                if plan.confusion:
+                    counts = count_confusions(whole, samples.labels.cpu())
+                    found |= {f"{name}/{cell}": n for cell, n in counts.items()}
     return found
 
 

@@ -62,6 +62,7 @@ class Plan:
     share_personal: bool = False  # on boards, send them to the server all the same, if G needs them
     loss: Criterion | None = None  # the user's own; default: that of the task
     metrics: tuple[Metric, ...] = ()  # measured beside the task's score
+    confusion: bool = False  # count how often each class is taken for each other
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
     protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
     attack: Attack = Attack()  # simulated bad clients

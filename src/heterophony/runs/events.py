@@ -52,6 +52,7 @@ In other tasks than classification, the task's score added up over the client's 
 """
 
 MetricValues = dict[str, list[float | None]]
+Confusions = list[list[list[int]] | None]  # of each client, in order: [true, predicted, examples]
 """Values by the name of the metric, in the order of the clients; null where it is undefined."""
 
 Measure = Literal["G", "P"]
@@ -162,6 +163,13 @@ class EvaluationEvent(TypedDict):
         Annotated[
             dict[str, MetricValues],
             "further metrics of `G`, `P`, `G_valid` and `P_valid`, if the run measures any",
+        ]
+    ]
+    confusion: NotRequired[
+        Annotated[
+            dict[str, Confusions],
+            "with the metric `confusion`: for each client, true class, predicted class and number of"
+            " examples; combinations without any are left out",
         ]
     ]
 

@@ -10,6 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..core.adapters import merge_adapters
 from ..core.algorithm import Server
 from ..core.errors import ConfigError, DataError, FolderError
@@ -24,8 +27,10 @@ from .curves import Accuracy, Curve, Fairness, compute_curves, compute_loss_curv
 from .events import (
     MEASURES,
     VALIDATION_MEASURES,
+    Confusions,
     Event,
     find_kept_round,
+    find_last_evaluation,
     get_end,
     get_start,
     select_evaluations,
@@ -99,6 +104,20 @@ def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
     frame = pandas.DataFrame(list(rows))
     counts = [name for name in frame.columns if name.endswith("_correct")]
     return frame.astype(dict.fromkeys(counts, "Int64"))
+
+
+def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
+    """Add up the confusions of clients to a matrix: a row is a true class, a column a predicted one."""
+    counts = np.zeros((classes, classes), np.int64)
+    for true, predicted, examples in (cell for cells in confusions for cell in cells or ()):
+        counts[true, predicted] += examples
+    return counts
+
+
+def list_class_accuracies(counts: NDArray[np.int64]) -> list[float | None]:
+    """List the accuracy of each class; None where there are no examples."""
+    rows = zip(counts.diagonal().tolist(), counts.sum(axis=1).tolist(), strict=True)
+    return [right / examples if examples else None for right, examples in rows]
 
 
 SHOWN_CLIENTS = 3  # in the text of the table of clients
@@ -196,6 +215,32 @@ class Result:
     @property
     def model_sha256(self) -> str:
         return self.summary.model_sha256
+
+    def confusion(self, measure: str = "P", client: str | int | None = None) -> NDArray[np.int64]:
+        """Return how often each class (row) was taken for each other (column) in the last evaluation.
+
+        Needs ``metrics=["confusion"]``. Without a client, of all clients together.
+        """
+        start, last = get_start(self.events), find_last_evaluation(self.events)
+        held = last.get("confusion", {}).get(measure) if last else None
+        if held is None:
+            raise ConfigError(
+                f"the run has no confusions of '{measure}'; run it with evaluation.metrics ="
+                " ['confusion'] (metrics=['confusion'] in Python)"
+            )
+        if client is not None and str(client) not in start["clients"]:
+            raise DataError(f"there is no client '{client}'")
+        chosen = held if client is None else [held[start["clients"].index(str(client))]]
+        return sum_confusions(chosen, len(start["classes"]))
+
+    def class_accuracy(
+        self, measure: str = "P", client: str | int | None = None
+    ) -> dict[str, float | None]:
+        """Return the accuracy of each class; None for a class without test examples."""
+        counts = self.confusion(measure, client)
+        return dict(
+            zip(get_start(self.events)["classes"], list_class_accuracies(counts), strict=True)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for every client and evaluated round, as plain dicts."""

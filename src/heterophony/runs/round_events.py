@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from .. import __version__
 from ..core.accelerator import ON_CPU, Compute
 from ..core.algorithm import POOLED_CLIENT, Reply, Server
-from ..core.scores import LOSS_PREFIX
+from ..core.scores import CONFUSION, LOSS_PREFIX
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Plan, describe_plan
@@ -20,6 +20,7 @@ from ..protection import describe_protection
 from .events import (
     VALIDATION_MEASURES,
     BoardRound,
+    Confusions,
     Counts,
     EndEvent,
     EvaluationEvent,
@@ -239,6 +240,8 @@ def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> Evalu
     event["loss"] = {m: of for m, of in losses.items() if event.get(m) is not None}
     if plan.metrics:
         event["metrics"] = {m: collect_metrics(plan, replies, m) for m in measures}
+    if plan.confusion:
+        event["confusion"] = {m: collect_confusions(plan, replies, m) for m in measures}
     return event
 
 
@@ -264,6 +267,18 @@ def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> Metri
         m.name: [known.get(c, {}).get(f"{measure}/{m.name}") for c in plan.federation.clients]
         for m in plan.metrics
     }
+
+
+def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> Confusions:
+    """List true class, predicted class and number of examples, in client order."""
+    prefix = f"{measure}/{CONFUSION}_"
+    found: dict[str, list[list[int]]] = {}
+    for reply in replies:
+        cells = [
+            (k.removeprefix(prefix), n) for k, n in reply.metrics.items() if k.startswith(prefix)
+        ]
+        found[reply.client] = sorted([*map(int, cell.split("_")), int(n)] for cell, n in cells)
+    return [found.get(c) or None for c in plan.federation.clients]
 
 
 def to_count(plan: Plan, value: float) -> float:

@@ -45,6 +45,7 @@ REPORT_SCRIPTS = (
     "protection.js",
     "devices.js",
     "gantt.js",
+    "confusion.js",
 )
 RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "devices.js")
 

@@ -86,6 +86,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
         "board_rounds": [s for r in runs if (s := build_device_rounds_section(r)) is not None],
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
+        "confusion": build_confusion_section(runs),
         "settings": build_settings_section(runs),
     }
 
@@ -204,6 +205,21 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
         "classes": start["classes"],
         "counts": start["labels"][:MAX_HEATMAP_CLIENTS],
     }
+
+
+def build_confusion_section(runs: Sequence[Run]) -> Json | None:
+    """Collect the confusions of the first run of every series that has them; None without any."""
+    found = []
+    for name, group in group_by_series(runs).items():
+        start, last = group[0].start, find_last_evaluation(group[0].events)
+        held = last.get("confusion", {}) if last else {}
+        measures = {m: held[m] for m in ("P", "G") if any(held.get(m) or ())}
+        if measures:
+            found.append(
+                {"name": name, "run": group[0].label, "classes": start["classes"]}
+                | {"clients": start["clients"], "cells": measures}
+            )
+    return {"series": found} if found else None
 
 
 def build_settings_section(runs: Sequence[Run]) -> list[Json]:

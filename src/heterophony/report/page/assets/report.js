@@ -52,6 +52,7 @@ function drawFigures() {
   drawDeviceRounds();
   drawLabelDistribution();
   drawProtection();
+  drawConfusion();
 }
 
 function redrawIfResized() {
@@ -96,6 +97,7 @@ function initPage() {
   initCurveControls();
   initScatter();
   initTarget();
+  initConfusion();
   show(JSON.parse(byId("data").textContent));
   addEventListener("resize", redrawIfResized);
   addEventListener("beforeprint", () => setPrintLayout(true));

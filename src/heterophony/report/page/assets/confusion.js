@@ -1,0 +1,91 @@
+// Confusion of classes: how often each class is taken for each other, of one client or of all.
+
+const CONFUSION_CHOICES = ["confusion-series", "confusion-measure", "confusion-client"];
+const ALL_CLIENTS = "all clients";
+
+function initConfusion() {
+  for (const id of CONFUSION_CHOICES) byId(id).addEventListener("change", drawConfusion);
+}
+
+function drawConfusion() {
+  byId("confusion").hidden = !data.confusion;
+  if (!data.confusion) return;
+  const { series } = data.confusion;
+  const chosen = series[Math.max(0, series.findIndex((s) => s.name === chooseOption("confusion-series", series.map((s) => s.name))))];
+  const measure = chooseOption("confusion-measure", Object.keys(chosen.cells));
+  const client = chooseOption("confusion-client", [ALL_CLIENTS, ...chosen.clients]);
+  const counts = sumConfusions(chosen, measure, client);
+  byId("confusion-run").textContent = series.length > 1 || data.series[0].runs.length > 1 ? `The run ${chosen.run}.` : "";
+  drawConfusionMatrix(byId("confusion-matrix"), chosen.classes, counts, `${measure} of ${chosen.name}, ${client}`);
+  byId("confusion-table").replaceChildren(createClassTable(chosen.classes, counts));
+}
+
+// Fill a list of choices; keep the reader's choice if it is still there.
+function chooseOption(id, names) {
+  const select = byId(id);
+  const before = select.value;
+  if (names.join("\n") !== [...select.options].map((o) => o.value).join("\n")) {
+    select.replaceChildren(...names.map((name) => html("option", { value: name }, name)));
+    if (names.includes(before)) select.value = before;
+  }
+  return select.value;
+}
+
+function sumConfusions({ classes, clients, cells }, measure, client) {
+  const counts = classes.map(() => classes.map(() => 0));
+  const chosen = client === ALL_CLIENTS ? cells[measure] : [cells[measure][clients.indexOf(client)]];
+  for (const own of chosen) for (const [t, p, n] of own ?? []) counts[t][p] += n;
+  return counts;
+}
+
+function drawConfusionMatrix(figure, classes, counts, title) {
+  const side = Math.max(6, Math.min(28, 560 / classes.length));
+  const bottom = side * classes.length;
+  const right = classes.map((_, i) => counts[i][i]).reduce((a, b) => a + b, 0);
+  const all = counts.flat().reduce((a, b) => a + b, 0);
+  const [drawing] = startDrawing(figure, bottom + 70, `${title}: ${right} of ${all} test examples are right`);
+  const left = 16 + 7 * Math.max(5, greatest(classes.map((name) => shortenName(name).length)));
+  drawing.append(svg("rect", { class: "lane", x: left, y: 0, width: bottom, height: bottom }));
+  const step = chooseNameStep(side, 13);
+  classes.forEach((name, i) => {
+    if (i % step) return;
+    const [x, y] = [left + (i + 0.5) * side, (i + 0.5) * side];
+    drawing.append(svg("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, shortenName(name)),
+      svg("text", { x, y: bottom + 14, "text-anchor": "end", transform: `rotate(-45 ${x} ${bottom + 14})` }, shortenName(name)));
+  });
+  const most = counts.map((row) => greatest([1, row.reduce((a, b) => a + b, 0)]));
+  counts.forEach((row, i) => row.forEach((n, j) => n && drawing.append(svg("rect", {
+    class: `h${Math.ceil(8 * Math.sqrt(n / most[i]))}`, x: left + j * side, y: i * side, width: side - 1, height: side - 1,
+  }))));
+  exploreConfusion(drawing, left, side, classes, counts);
+}
+
+function exploreConfusion(drawing, left, side, classes, counts) {
+  const border = svg("rect", { class: "cell-border cursor", width: side, height: side, visibility: "hidden" });
+  drawing.append(border);
+  const show = (i, j, x, y) => {
+    if (!(i in classes) || !(j in classes)) return false;
+    keyboardPositions.set("confusion", [i, j]);
+    update(border, { x: left + j * side, y: i * side, visibility: "visible" });
+    return showTip(x, y, html("p", {}, `${counts[i][j]} of class ${classes[i]}, taken for ${classes[j]}`));
+  };
+  explore(drawing, {
+    point: (px, py, x, y) => show(Math.floor(py / side), Math.floor((px - left) / side), x, y),
+    step(dx, dy) {
+      const box = drawing.getBoundingClientRect();
+      const at = keyboardPositions.get("confusion") ?? [0, -1];
+      const [i, j] = [at[0] + dy, at[1] + dx];
+      return show(i, j, box.left + left + j * side, box.top + (i + 1) * side);
+    },
+    leave: () => border.setAttribute("visibility", "hidden"),
+  });
+}
+
+function createClassTable(classes, counts) {
+  const rows = classes.map((name, i) => {
+    const examples = counts[i].reduce((a, b) => a + b, 0);
+    const cells = [formatPercent(examples ? counts[i][i] / examples : null), String(examples)];
+    return html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((text) => html("td", {}, text)));
+  });
+  return createTable(["class", "accuracy", "test examples"], rows);
+}
