@@ -27,6 +27,7 @@ from .algorithms.fedetf import FedETF as FedETF
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fedgh import FedGH as FedGH
+from .algorithms.fedkd import FedKD as FedKD
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedpac import FedPAC as FedPAC
 from .algorithms.fedpara import FedPara as FedPara

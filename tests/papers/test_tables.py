@@ -74,7 +74,7 @@ NAMES = [
 ]
 CELLS = {  # as many as numbers are printed, or curves drawn
     "centralised": [10],
-    "different-nets": [16],
+    "different-nets": [18],
     "fedavg2rep": [3, 4, 0, 24, 8, 12, 2, 15, 36, 3],
     "feddecomp": [0, 18, 4, 0, 0, 0, 99, 75, 6, 8, 6, 5, 4],
     "fedreb": [2, 8, 4, 6, 8, 36, 36],

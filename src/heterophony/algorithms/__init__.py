@@ -54,6 +54,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedfomo": "FedFomo",
     "fedgen": "FedGen",
     "fedgh": "FedGH",
+    "fedkd": "FedKD",
     "fednova": "FedNova",
     "fedpac": "FedPAC",
     "fedpara": "FedPara",

@@ -7,11 +7,11 @@ into both nets, and divides the divergence by the number of classes as well.
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-from torch.nn.functional import kl_div
+from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
+from .parts.distillation import diverge, draw_again
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class FML(Algorithm):
 
     def build(self, net: Net) -> Net:
         meme = net.smallest
-        if (
-            self.alpha < 1 or self.beta < 1
-        ):  # equal nets with equal weights teach each other nothing
+        if self.alpha < 1 or self.beta < 1:  # equal nets teach each other nothing
             draw_again(meme)
         net.add_module("meme", meme)
         return net
@@ -55,18 +53,8 @@ class FML(Algorithm):
         return client.net.meme(x)
 
 
-def draw_again(net: nn.Module) -> None:
-    """Draw new initial weights of all layers that are not frozen."""
-    for layer in net.modules():
-        draw = getattr(layer, "reset_parameters", None)
-        if draw is not None and all(p.requires_grad for p in layer.parameters(recurse=False)):
-            draw()
-
-
 def mix_losses(client: Client, out: Tensor, teacher: Tensor, share: float, y: Tensor) -> Tensor:
     """Mix the loss of the labels with the divergence from a teacher's answers."""
     if share == 1:
         return client.loss(out, y)
-    goal = teacher.detach().softmax(1)
-    apart = kl_div(out.log_softmax(1), goal, reduction="batchmean")
-    return share * client.loss(out, y) + (1 - share) * apart
+    return share * client.loss(out, y) + (1 - share) * diverge(out, teacher)

@@ -16,7 +16,7 @@ from ..core.codec import check_same_structure
 from ..core.errors import CodecError, NotFiniteError
 from ..core.scores import LOSS_PREFIX, get_metric_info
 from ..core.temporary import temporary_folder
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, matches_any
 from ..jobs.client_store import FolderClientStore
 from ..jobs.evaluation import is_generic_model_known
 from ..jobs.plan import Job, Plan
@@ -155,8 +155,12 @@ class ReplyValidator:
 
     def limit_reply_bytes(self, job: Job) -> int:
         """Return the most bytes that the reply to a job can have; none larger is fetched."""
-        tensors = self.get_form(job.client).nbytes if job.kind == "train" else 0
-        return tensors + MAX_REPLY_HEADER_BYTES
+        if job.kind != "train":
+            return MAX_REPLY_HEADER_BYTES
+        form, rows_vary = self.get_form(job.client), self.plan.algorithm.rows_vary
+        more = form.largest.tensors.only(*rows_vary)
+        of_rows = sum(2 * form.initial[get_original(name)].nbytes for name in more)
+        return form.nbytes + of_rows + MAX_REPLY_HEADER_BYTES
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
         """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
@@ -198,7 +202,9 @@ class ReplyValidator:
             expected = expected_tensors.get(name)
             if expected is None:
                 raise CodecError(f"tensor {name!r} is not expected")
-            if v.shape != expected.shape or v.dtype != expected.dtype:
+            if matches_any(name, self.plan.algorithm.rows_vary):
+                check_rows(name, v, expected, form.initial)
+            elif v.shape != expected.shape or v.dtype != expected.dtype:
                 raise CodecError(
                     f"tensor {name!r} is {v.dtype} {tuple(v.shape)},"
                     f" expected {expected.dtype} {tuple(expected.shape)}"
@@ -263,6 +269,23 @@ class ReplyValidator:
         if not 0 <= reply.examples <= limit:
             raise CodecError(f"the reply claims {reply.examples} processed examples")
         return replace(reply, weight=weight)
+
+
+def get_original(name: str) -> str:
+    """Return the name of the shared tensor that a tensor stands for whose number of rows varies."""
+    return name.partition("/")[2]
+
+
+def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> None:
+    """Require rows of the right length and type, of which all but the last are smaller than the whole."""
+    if found.shape[1:] != expected.shape[1:] or found.dtype != expected.dtype or not found.dim():
+        raise CodecError(
+            f"tensor {name!r} is {found.dtype} {tuple(found.shape)}, expected rows of"
+            f" {expected.dtype} {tuple(expected.shape[1:])}"
+        )
+    most = sent[get_original(name)].numel()
+    if found[1:].numel() >= most:
+        raise CodecError(f"tensor {name!r} has {len(found)} rows, more than its {most} values need")
 
 
 def compute_norm(tensors: Tensors, names: Iterable[str]) -> float:

@@ -102,6 +102,9 @@ class Algorithm:
     # what clients' nets must have in common: all, the head with what goes into it, names of tensors
     # of which a small net has slices, or nothing
     needs_nets: ClassVar[Literal["same", "same_head", "slices", "any"]] = "same"
+    # patterns of sent tensors named "part/name" that stand for a shared tensor: how many rows they
+    # have depends on the data; all but the last hold fewer numbers than it has
+    rows_vary: ClassVar[tuple[str, ...]] = ()
     optimizers: ClassVar[tuple[str, ...]] = ("sgd", "adam", "adamw")  # that its rule holds for
     allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
 

@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from ..core.randomness import seeded
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.temporary import temporary_folder
-from ..core.tensors import Tensors, list_moves
+from ..core.tensors import Tensors, list_moves, matches_any
 from ..data.federation import Federation
 from ..population.attacks import Attack
 from ..population.participation import Poisson
@@ -89,6 +89,11 @@ def check_merge(plan: Plan) -> None:
         return
     bare, name = replace(plan, protections=()), get_display_name(plan.algorithm_name)
     replies, sent = simulate_replies(bare)
+    if any(matches_any(k, plan.algorithm.rows_vary) for k in replies[0].tensors):
+        raise ConfigError(
+            f"protection.{get_kind([*needed.values(), *guarding][0])}: {name} compresses what it"
+            " sends; choose another algorithm or protection"
+        )
     if guarding and not list_moves(replies[0].tensors, sent):
         raise ConfigError(
             f"protection.{get_kind(guarding[0])}: nothing that {name} sends is a change of what it"

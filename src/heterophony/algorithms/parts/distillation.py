@@ -1,4 +1,4 @@
-"""Terms and teachers for distillation: attention transfer, received models, MMD, FedGen's generator."""
+"""Terms and teachers for distillation: answers, attention maps, received models, MMD, FedGen's generator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, mse_loss, normalize, one_hot
+from torch.nn.functional import cross_entropy, kl_div, linear, mse_loss, normalize, one_hot
 
 from ...core.errors import ConfigError
 from ...core.net import BATCH_NORMS, Net
@@ -63,6 +63,20 @@ def make_teacher(net: Net) -> nn.Module:
     for m in teacher.modules():
         m.training = isinstance(m, BATCH_NORMS)
     return teacher
+
+
+def draw_again(net: nn.Module) -> None:
+    """Draw new initial weights of all layers that are not frozen."""
+    for layer in net.modules():
+        draw = getattr(layer, "reset_parameters", None)
+        if draw is not None and all(p.requires_grad for p in layer.parameters(recurse=False)):
+            draw()
+
+
+def diverge(out: Tensor, teacher: Tensor) -> Tensor:
+    """Compute the divergence from a teacher's answers, which have no gradient: a mean over examples."""
+    goal = teacher.detach().softmax(1)
+    return kl_div(out.log_softmax(1), goal, reduction="batchmean")
 
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # those of FedCP's authors

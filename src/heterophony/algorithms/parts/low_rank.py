@@ -1,4 +1,4 @@
-"""Low-rank parts of layers (FedDecomp), and rounds split between two parts with FedAvg's work."""
+"""Low-rank parts of layers (FedDecomp) and of updates (FedKD); rounds split between two parts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from ...core.errors import ConfigError
 from ...core.net import copy_module
 from ...core.tensors import Tensors, answer, match_memory_format, params, weights
 from ...core.training import Training
+from .distillation import on_one_thread
 
 
 def split_steps(client: Client, share: int, of: int) -> tuple[int, int]:
@@ -188,3 +189,50 @@ def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.mix = None
+
+
+# Updates by their largest singular values --------------------------------------------------------
+
+LOW_RANK = "low_rank/"  # of the name of a matrix's update, as it is sent
+
+
+def compress_moves(after: Tensors, before: Tensors, energy: float) -> Tensors:
+    """Replace every matrix by the largest singular parts of its change; vectors stay as they are."""
+    flat = {k: (v - before[k]).flatten(1) for k, v in after.items() if v.dim() > 1}
+    sent = {LOW_RANK + k: compress_matrix(moved, energy) for k, moved in flat.items()}
+    return after.without(*flat) | sent
+
+
+def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
+    """Return a row for each of the largest singular values: its left vector times it, then its right one.
+
+    They are as many as have more than this share of the sum of squares. Where that would be no smaller,
+    the matrix itself is cut into such rows, the last one filled with zeros.
+    """
+    length, size = sum(matrix.shape), matrix.numel()
+    if bool(matrix.isfinite().all()):
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        squares = values.double().square().cumsum(0)
+        rank = int((squares <= energy * squares[-1]).sum()) + 1 if bool(values.any()) else 0
+        if min(rank, len(values)) * length < size:
+            return torch.cat([(left[:, :rank] * values[:rank]).T, right[:rank]], 1)
+    rows = -(-size // length)
+    return nn.functional.pad(matrix.reshape(-1), (0, rows * length - size)).view(rows, length)
+
+
+def restore_moves(sent: Tensors, before: Tensors) -> Tensors:
+    """Return the tensors of a reply, with every matrix that was sent as a change of rows."""
+    out = dict(sent.without(f"{LOW_RANK}*"))
+    with on_one_thread():
+        for name, rows in sent.below(LOW_RANK).items():
+            old = before[name]
+            out[name] = old + restore_matrix(rows, old.flatten(1).shape).view(old.shape)
+    return Tensors(out)
+
+
+def restore_matrix(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the matrix of such rows."""
+    height, width = shape
+    if len(rows) * (height + width) < height * width:
+        return rows[:, :height].T @ rows[:, height:]
+    return rows.reshape(-1)[: height * width].view(height, width)

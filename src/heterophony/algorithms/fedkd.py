@@ -1,0 +1,87 @@
+"""FedKD: Wu et al., Communication-efficient FL via knowledge distillation, Nature Communications 2022.
+
+The shared net ("mentee") is the smallest of the run's nets. A teacher's answers have no gradient, nor
+has the sum of losses that terms are divided by; below 1 it counts as 1, since well-trained clients
+diverge otherwise. The distance of the features, which both losses have, is one term that trains both
+nets; attention maps are left out. A kernel is a matrix with a row per output. The server sends the
+mentee whole: a client may have missed rounds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
+from ..core.tensors import Tensors
+from .parts.distillation import diverge, draw_again
+from .parts.layers import list_linear_layers
+from .parts.low_rank import compress_moves, restore_moves
+
+
+@dataclass(frozen=True)
+class FedKD(Algorithm):
+    """Train an own net and a small shared one that teach each other; compress what is sent of it."""
+
+    paper = "Wu et al., Nature Communications 2022"
+    needs_classes = uses_features = True
+    personal = ("base.*", "head.*", "projection.*")
+    needs_nets = "any"
+    rows_vary = ("low_rank/*",)
+    allows_clipping = False  # the norm would be that of two nets
+    answers: float = setting(1.0, "weight of the divergence of the answers", low=0)
+    features: float = setting(1.0, "weight of the distance of the features", low=0)
+    energy_start: float = setting(
+        0.95, "share of the squared singular values to send, first round", above=0, high=1
+    )
+    energy_end: float = setting(
+        0.98, "the same in the last round; 1: not compressed", above=0, high=1
+    )
+
+    def build(self, net: Net) -> Net:
+        mentee = net.smallest
+        if self.answers or self.features:  # equal nets teach each other nothing
+            draw_again(mentee)
+        if self.features:
+            small, own = (list_linear_layers(n)[0].in_features for n in (mentee, net))
+            net.add_module("projection", nn.Linear(small, own, bias=False))
+        net.add_module("mentee", mentee)
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net, mentee = client.net, cast(Net, client.net.mentee)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z, small = net.base(x), mentee.base(x)
+            own, common = net.head(z), mentee.head(small)
+            labels = client.loss(own, y) + client.loss(common, y)
+            divisor = labels.detach().clamp(min=1)
+            total = labels
+            if self.answers:
+                total = total + self.answers / divisor * (
+                    diverge(own, common) + diverge(common, own)
+                )
+            if self.features:
+                near = mse_loss(net.projection(small.flatten(1)), z.flatten(1))
+                total = total + self.features / divisor * near
+            return total
+
+        client.fit(loss)
+        if self.energy_start == self.energy_end == 1:
+            return client.shared()
+        return compress_moves(client.shared(), client.received, self.compute_energy(client))
+
+    def compute_energy(self, client: Client) -> float:
+        """Return the share of the squared singular values that is sent in this round."""
+        done = min(1.0, client.t / max(1, client.rounds - 1))
+        return self.energy_start + done * (self.energy_end - self.energy_start)
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        model = server.model
+        whole = [replace(r, tensors=restore_moves(r.tensors, model)) for r in replies]
+        return server.update(mean(whole))
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net.mentee(x)
