@@ -269,6 +269,39 @@ def test_a_reply_has_no_more_bytes_than_its_job_can_give(name):
             assert limit == MAX_REPLY_HEADER_BYTES
 
 
+ROWS = {
+    "too many rows": (lambda v: v.new_zeros(1 + v.shape[1], v.shape[1]), "rows, more than its"),
+    "longer rows": (lambda v: v.new_zeros(len(v), v.shape[1] + 1), "expected rows of"),
+    "another type": (lambda v: v.double(), "expected rows of"),
+    "no rows at all": (lambda v: v.new_zeros(()), "expected rows of"),
+    "huge": (lambda v: v + 1e12, "the extra tensors have norm"),
+}
+
+
+@pytest.mark.parametrize("attack", ROWS)
+def test_rows_that_vary_have_their_length_and_a_limit(attack):
+    job, good = exchanged("fedkd")[1][0]
+    name = next(k for k in good.tensors if k.startswith("low_rank/mentee.base"))
+    spoil, words = ROWS[attack]
+    with pytest.raises(CodecError, match=words):
+        expected("fedkd").check_reply(altered(good, name, spoil(good.tensors[name])), job)
+
+
+def test_any_number_of_rows_up_to_the_whole_is_taken_and_fetched():
+    job, good = exchanged("fedkd")[1][0]
+    check, most = expected("fedkd"), dict(good.tensors)
+    for name, v in good.tensors.items():
+        if name.startswith("low_rank/"):
+            whole = job.tensors[name.removeprefix("low_rank/")].numel()
+            most[name] = v.new_zeros(-(-whole // v.shape[1]), v.shape[1])
+    for tensors in (most, {k: v[:0] if "/" in k else v for k, v in most.items()}):
+        reply = replace(good, tensors=Tensors(tensors))
+        assert check.check_reply(reply, job) == reply
+        assert len(encode_reply(reply, share_personal=True)) <= check.limit_reply_bytes(job)
+        server = check.plan.algorithm.merge(check.plan.create_initial_server(), [reply])
+        assert server.model.keys() == job.tensors.keys()
+
+
 def test_a_board_cannot_say_what_it_counts():
     job, reply = exchanged("fedavg")[1][0]
     assert expected("fedavg").check_reply(replace(reply, weight=1e9), job) == reply

@@ -36,7 +36,7 @@ def alone(name: str) -> hp.Result:
 
 def test_the_algorithms_that_take_different_nets():
     assert MIXED == [
-        "feddistill", "fedgh", "fedproto", "fedtgp", "fml", "heterofl", "lgfedavg", "local",
+        "feddistill", "fedgh", "fedkd", "fedproto", "fedtgp", "fml", "heterofl", "lgfedavg", "local",
     ]  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_personal_and_generic_models_can_be_loaded(name):
     x = result.plan.federation.x[:3]
     for client in "012":
         assert result.personal(client)(x).shape == (3, 10)
-    if name in ("fml", "heterofl"):
+    if name in ("fedkd", "fml", "heterofl"):
         assert result.generic()(x).shape == (3, 10)
         assert result.G is not None
     else:

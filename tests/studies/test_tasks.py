@@ -30,7 +30,7 @@ NEED_CLASSES = {n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_cla
 
 
 def test_the_algorithms_that_need_classes():
-    assert {"fedas", "feddistill", "fedem", "fedetf", "fedgen", "fedgh", "fedpac", "fedproto", "fedreg", "fedrod",
+    assert {"fedas", "feddistill", "fedem", "fedetf", "fedgen", "fedgh", "fedkd", "fedpac", "fedproto", "fedreg", "fedrod",
             "fedtgp", "fixhead", "fml", "gausshead", "gpfl", "knnper", "pefll", "pfedfda", "pfedsd"} == NEED_CLASSES  # fmt: skip
 
 
