@@ -18,7 +18,7 @@ HEAD = """\
 Written by `scripts/generate` from the code; `heterophony list algorithms` shows the same.
 *Personal* parameters never leave a device. *Bytes* are what one client receives (down) and sends (up) in a round, relative to
 FedAvg, measured with `convnet` on CIFAR-10 shapes and default settings. The client is alone there; with others, `apple` receives one more model
-for each that has taken part, and `fedfomo` up to `downloads` more. `ifca` receives all of its models and sends one.
+for each that has taken part, and `fedfomo` up to `downloads` more. `ifca` receives all of its models and sends one. `fedkd` sends at most this: it compresses.
 
 The README lists the algorithms [by kind](../../README.md#algorithms). Clustered methods are `ifca` and `cfl`: they train a model per cluster of clients.
 

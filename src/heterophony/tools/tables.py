@@ -180,7 +180,9 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         with Serial(plan, store) as engine:
             for _ in range(2):
                 server, _, done = run_round(plan, engine, server)
-    return {"down": done["bytes_down"], "up": done["bytes_up"]}
+    down, up = done["bytes_down"], done["bytes_up"]
+    # without learning there are no rows to send; at most, they are as large as what they stand for
+    return {"down": down, "up": max(down, up) if algorithm.rows_vary else up}
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
