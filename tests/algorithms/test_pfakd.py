@@ -239,5 +239,7 @@ def test_stages_are_blocks_of_convolutions_or_the_layers_of_a_resnet():
 
 
 def test_attention_needs_convolutions_and_says_so_before_the_first_round():
-    with pytest.raises(ConfigError, match="attention needs a model with convolutions"):
+    with pytest.raises(
+        ConfigError, match="attention transfer needs a model whose base has convolutions"
+    ):
         played(PFAKD(at="attention"), model="mlp")

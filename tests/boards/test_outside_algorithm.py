@@ -62,6 +62,6 @@ def test_boards_that_have_the_package_have_the_bits_of_a_simulation(known, tmp_p
         parse_config(config.to_toml().encode(), trust=True)
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
-        "algorithm.name: there is no module 'installed_here' on this machine; install the package"
-        " that has it, or start in the folder that holds it"
+        "algorithm.name: there is no module 'installed_here' on this machine; install its package,"
+        " or start in the folder that contains it"
     )

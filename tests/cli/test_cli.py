@@ -446,7 +446,7 @@ def test_list_algorithms(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     table = good("list", "algorithms").stdout
     assert max(map(len, table.splitlines())) <= 120
-    assert "augment = simple, or auto," in table
+    assert "augment = simple (or auto," in table
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_the_other_lists(what, names, monkeypatch):
 
 
 def test_a_truth_value_is_listed_as_it_is_written():
-    assert "balanced = true, or false" in good("list", "partitions").stdout
+    assert "balanced = true (or false)" in good("list", "partitions").stdout
 
 
 def test_list_runs(copied):

@@ -148,7 +148,7 @@ def test_nesterov_is_that_of_torch():
 def test_nesterov_needs_momentum_and_a_rule_that_allows_it(clients):
     for algorithm, momentum, words in (
         ("fedavg", 0.0, "training.nesterov: needs training.momentum above 0"),
-        ("fednova", 0.9, "training.nesterov: FedNova counts the steps of plain momentum"),
+        ("fednova", 0.9, "training.nesterov: FedNova counts steps of plain momentum"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(

@@ -184,8 +184,8 @@ def test_labels_are_names_of_folders_and_differ():
         ("lab.ideas.Mine", "no 'lab.ideas.Mine' here; did you mean 'lab.ideas:Mine'?"),
         ("ideas.py", "no 'ideas.py' here; write module:Class, as in 'ideas:MyClass'"),
         ("fed.avg-m!", "no 'fed.avg-m!' here"),
-        ("nowhere.ideas:Mine", "there is no module 'nowhere' on this machine; install the package"),
-        ("lab.idea:Mine", "there is no module 'lab.idea' on this machine; install the package"),
+        ("nowhere.ideas:Mine", "there is no module 'nowhere' on this machine; install its package"),
+        ("lab.idea:Mine", "there is no module 'lab.idea' on this machine; install its package"),
         ("lab.ideas:MyFedAvg", "lab.ideas has no class 'MyFedAvg'; did you mean 'My_FedAvg'?"),
         ("lab.ideas:helper", "lab.ideas:helper is not a subclass of heterophony.Algorithm"),
         ("lab.ideas:hp", "lab.ideas:hp is not a subclass of heterophony.Algorithm"),
@@ -222,8 +222,8 @@ def test_a_setting_without_a_default_is_said_with_its_class(importable):
     text = f"{MODULE}\n@dataclass(frozen=True)\nclass Needs(hp.Algorithm):\n    lam: float\n"
     (importable / "lab" / "ideas.py").write_text(text)
     said = (
-        "algorithm.lam: lab.ideas:Needs gives it no default; write lam: … = setting(1.0, 'what it"
-        " is') in the class, or set algorithm.lam"
+        "algorithm.lam: lab.ideas:Needs gives this setting no default; write lam: … = setting(1.0,"
+        " 'what it is') in the class, or set algorithm.lam"
     )
     assert refused(3, "run", "-c", "algorithm.name=lab.ideas:Needs") == said
     with pytest.raises(ConfigError) as caught:

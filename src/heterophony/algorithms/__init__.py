@@ -1,4 +1,4 @@
-"""The algorithms, one file each. A new one needs its file and its line here.
+"""Registry of the algorithms, which have one file each; a new one needs its file and a line here.
 
 An algorithm outside the package needs neither: its name is ``package.module:Class``.
 """
@@ -93,7 +93,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "pfedsd": "PFedSD",
     "scaffold": "Scaffold",
 }
-DISPLAY_NAMES = {  # as their papers write them, where that is not the name of the class
+DISPLAY_NAMES = {  # names as in their papers, where these differ from the class name
     "centralized": "Centralised",
     "fedavg_ft": "FedAvg-FT",
     "fedrep_full": "FedRep-full",
@@ -114,10 +114,10 @@ DISPLAY_NAMES = {  # as their papers write them, where that is not the name of t
 
 
 def get_algorithm_class(name: str, trust: bool = False) -> type[Algorithm]:
-    """Return the class of a name: that of a file here, or ``package.module:Class`` from outside.
+    """Return the class of an algorithm, given a registered name or ``package.module:Class``.
 
-    A module from outside is imported only with ``trust``: its name was written by the user, or the
-    user vouches for whoever wrote it. One that this process has imported needs none.
+    A module outside this package is imported only with ``trust``: the user wrote its name, or
+    trusts whoever wrote it. A module that this process has already imported needs no ``trust``.
     """
     if is_own_code(name):
         return import_algorithm_class(name, trust)
@@ -135,7 +135,7 @@ def find_algorithm_name(name: str) -> str:
 
 
 def suggest_module_and_class(name: str) -> str:
-    """Explain ``package.module:Class`` if a name looks like a module or a file."""
+    """Return a hint at ``package.module:Class`` if a name looks like a module or a file, else ""."""
     path, colon, class_name = name.partition(":")
     module = path.removesuffix(".py").strip("./").replace("/", ".")
     if not colon and not path.endswith(".py"):
@@ -148,12 +148,12 @@ def suggest_module_and_class(name: str) -> str:
 
 
 def get_algorithm_name(algorithm: Algorithm) -> str:
-    """Return the registered name of an algorithm; for any other, its class in lower case."""
+    """Return the registered name of an algorithm, or the name of its class in lower case."""
     return get_class_name(type(algorithm))
 
 
 def get_class_name(cls: type[Algorithm]) -> str:
-    """Return the registered name of a class; for any other, itself in lower case."""
+    """Return the registered name of a class, or its own name in lower case."""
     for name, class_name in ALGORITHM_CLASSES.items():
         if (cls.__module__, cls.__name__) == (f"{__name__}.{name}", class_name):
             return name
@@ -161,34 +161,34 @@ def get_class_name(cls: type[Algorithm]) -> str:
 
 
 def shorten_name(name: str) -> str:
-    """Return the part of a name for folders and labels: ``my_fedavg`` of ``lab.ideas:My_FedAvg``."""
+    """Return the part of a name used for folders and labels: ``my_fedavg`` for ``lab.ideas:My_FedAvg``."""
     return name.rpartition(":")[2].lower() if ":" in name else name
 
 
 def get_display_name(name: str) -> str:
-    """Return the name of an algorithm for people: ``FedAvg`` of ``fedavg``.
+    """Return the name of an algorithm for display: ``FedAvg`` for ``fedavg``.
 
-    Of ``package.module:Class`` it is the class; a name that is not registered stays as it is.
+    For ``package.module:Class`` this is the class; an unregistered name is returned unchanged.
     """
     return DISPLAY_NAMES.get(name) or ALGORITHM_CLASSES.get(name) or name.rpartition(":")[2]
 
 
 def label_algorithm(algorithm: Algorithm, name: str) -> str:
-    """Return the display name of an algorithm that was chosen by ``name``; of an own class, its name."""
+    """Return the display name of an algorithm chosen by ``name``; for a class of the user, the class name."""
     own = type(algorithm).__name__
     return own if name == own.lower() and name not in ALGORITHM_CLASSES else get_display_name(name)
 
 
-# Importing a class: every mistake in it is one line ---------------------------------------------
+# Importing a class: every mistake in it becomes a one-line message ---------------------------------------------
 
 
 def is_own_code(name: str) -> bool:
-    """Return True if a name stands for code outside this package."""
+    """Return True if a name refers to code outside this package."""
     return ":" in name
 
 
 def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
-    """Import ``package.module:Class``, which may lie outside this package."""
+    """Import ``package.module:Class``, which may be outside this package."""
     module_name, _, class_name = name.partition(":")
     parts = (*module_name.split("."), class_name)
     if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
@@ -202,8 +202,8 @@ def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
             make_missing_error(module_name)
             if file is None
             else ConfigError(
-                f"algorithm.name: {name} would import {file}; read it, then add --trust (in Python:"
-                " trust=True)"
+                f"algorithm.name: {name} would import {file}; read that file, then add --trust (in"
+                " Python: trust=True)"
             )
         )
     make_importable(module_name)
@@ -211,7 +211,7 @@ def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
 
 
 def import_class(module_name: str, class_name: str) -> type[Algorithm]:
-    """Import an algorithm's class and check it."""
+    """Import the class of an algorithm and check it."""
     name, module = f"{module_name}:{class_name}", import_algorithm_module(module_name)
     cls = vars(module).get(class_name)
     if cls is None:
@@ -234,30 +234,30 @@ def import_algorithm_module(name: str) -> ModuleType:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise make_missing_error(error.name) from None
         raise make_import_error(name, error) from None
-    except Exception as error:  # whatever the code of another package raises
+    except Exception as error:  # another package may raise anything
         raise make_import_error(name, error) from None
 
 
 def make_missing_error(module: str) -> ConfigError:
     return ConfigError(
-        f"algorithm.name: there is no module '{module}' on this machine; install the package that has"
-        " it, or start in the folder that holds it"
+        f"algorithm.name: there is no module '{module}' on this machine; install its package, or"
+        " start in the folder that contains it"
     )
 
 
 def load_algorithm_file(name: str, path: Path) -> None:
-    """Load a file as the module with this name; raise ConfigError if its code fails."""
+    """Load a file as the module of this name; raise ConfigError if its code fails."""
     try:
         load_module_file(name, path)
     except HeterophonyError:
         raise
-    except Exception as error:  # whatever the code raises
+    except Exception as error:  # the file may raise anything
         forget_module(name)
         raise make_import_error(name, error) from None
 
 
 def make_import_error(name: str, error: Exception) -> ConfigError:
-    """Make the error for a module that cannot be imported, with the line that failed."""
+    """Return the error for a module that cannot be imported, with the line that failed."""
     reason = " ".join(str(error).split())
     file = f"{name.replace('.', '/')}.py"
     lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
@@ -274,18 +274,18 @@ def is_algorithm_class(value: object) -> bool:
 
 
 def is_own_algorithm_class(value: object) -> bool:
-    """Return whether a value is an algorithm, and not the base class that its module imports."""
+    """Return True if a value is an algorithm class other than the imported base class."""
     from ..core.algorithm import Algorithm
 
     return is_algorithm_class(value) and value is not Algorithm
 
 
 def check_complete(cls: type[Algorithm], name: str) -> None:
-    """Refuse a class that cannot be instantiated, or whose settings would be ignored."""
+    """Raise ConfigError if a class cannot be instantiated, or if its settings would be ignored."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise ConfigError(f"algorithm.name: {name} is abstract; it does not define {missing}")
-    # @dataclass replaces fields by their defaults: one that is left was never made a setting
+    # @dataclass replaces fields by their defaults: a field that is left never became a setting
     ignored = [k for c in cls.__mro__ for k, v in vars(c).items() if is_field(v)]
     if ignored:
         raise ConfigError(
@@ -295,12 +295,12 @@ def check_complete(cls: type[Algorithm], name: str) -> None:
 
 
 def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Algorithm:
-    """Build an algorithm from a user's settings; a missing default is reported with the class's module."""
+    """Build an algorithm from settings; the error for a missing default names the class and its module."""
     required = [f.name for f in list_settings(cls) if is_required(f)]
     for name in [n for n in required if n not in settings]:
         raise ConfigError(
-            f"algorithm.{name}: {cls.__module__}:{cls.__name__} gives it no default; write {name}:"
-            f" … = setting(1.0, 'what it is') in the class, or set algorithm.{name}"
+            f"algorithm.{name}: {cls.__module__}:{cls.__name__} gives this setting no default; write"
+            f" {name}: … = setting(1.0, 'what it is') in the class, or set algorithm.{name}"
         )
     return construct(cls, settings, "algorithm")
 
@@ -310,7 +310,7 @@ def is_field(value: object) -> bool:
 
 
 def read_stored_rows() -> dict[str, dict[str, Any]]:
-    """Read the rows of the table of algorithms whose files have not changed since it was written."""
+    """Read the table of algorithms; leave out rows whose source file has changed since it was written."""
     table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
     return {
         name: entry["row"]
@@ -320,5 +320,5 @@ def read_stored_rows() -> dict[str, dict[str, Any]]:
 
 
 def digest_source(name: str) -> str:
-    """Return the sha256 of an algorithm's file."""
+    """Return the SHA-256 digest of the source file of an algorithm."""
     return hashlib.sha256(Path(__file__).with_name(f"{name}.py").read_bytes()).hexdigest()

@@ -13,12 +13,12 @@ from ..core.tensors import Tensors, answer, params, state, weights
 
 @dataclass(frozen=True)
 class APFL(Algorithm):
-    """Predict with a mixture of a personal and the generic model; each client learns its share."""
+    """Predict with a mixture of a personal and the generic model; each client learns the mixing weight."""
 
     paper = "Deng et al., 2020"
     personal = ("own.*",)
     alpha: float = setting(0.5, "share of the personal model at the start", low=0, high=1)
-    adaptive: bool = setting(True, "learn the share, by one step a round")
+    adaptive: bool = setting(True, "learn the share, with one step per round")
 
     def build(self, net: Net) -> Net:
         net.add_module("own", deepcopy(net))
@@ -29,18 +29,20 @@ class APFL(Algorithm):
         turn, draw_again = 0, client.remember_draws()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Train on each mini-batch in turn the generic model, and the personal one in the mixture."""
+            """Train the generic model on each mini-batch, then the personal model as part of the mixture."""
             nonlocal turn, draw_again
             turn += 1
             if turn % 2:
                 draw_again = client.remember_draws()
                 return client.loss(net(x), y)
-            with draw_again():  # both models have the same draws
+            with draw_again():  # both models use the same random draws
                 mixed = mix_models(share, params(net.own), weights(net))
                 return client.loss(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
-            if share.grad is not None:  # that of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            if (
+                share.grad is not None
+            ):  # the gradient of the first mini-batch: ⟨∇f(mixture), own - common⟩
                 step = client.lr * share.grad
                 share.requires_grad_(False).sub_(step).clamp_(0, 1)
                 share.grad = None
@@ -69,10 +71,10 @@ class APFL(Algorithm):
 
 
 def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
-    """Mix ``share`` of the own model with the rest of the generic one; counters are the own ones."""
+    """Mix ``share`` of the personal model with the rest of the generic one; counters are the personal ones."""
 
     def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
-        # in place on a clone: only that keeps the memory format, hence the bits of a share of 1
+        # in place on a clone, to keep the memory format: a share of 1 is then exact to the bit
         return v.clone().mul_(share).add_((1 - share) * w) if v.is_floating_point() else v
 
     return own.map(mix_tensor, common)

@@ -1,9 +1,10 @@
 """APPLE: Luo and Wu, Adapt to adaptation: learning personalization for cross-silo FL, IJCAI 2022.
 
 All core models begin as the common initial model; p never leaves the client. There is no common
-model, so no G. The gradient of a core model has the factor p_kk, about 1/N. It is multiplied by N, as
-PFLlib multiplies the rate, so that a usual ``training.lr`` works; the authors' code does not
-(``scale_lr = false``). The penalty is λ(t) μ/2 |p - p0|²; the authors' code has twice that.
+model, so no G. The gradient of a core model contains the factor p_kk, about 1/N. It is multiplied
+by N, as PFLlib multiplies the learning rate, so that usual values of ``training.lr`` work; the
+authors' code does not do so (``scale_lr = false``). The penalty is λ(t) μ/2 |p - p0|²; the authors'
+code uses twice that.
 """
 
 from collections.abc import Sequence
@@ -29,17 +30,21 @@ from .parts.mixing import (
 
 @dataclass(frozen=True)
 class APPLE(Algorithm):
-    """Predict with a sum of all clients' core models; each client learns the weights of its sum."""
+    """Predict with a weighted sum of all clients' core models; each client learns its own weights."""
 
     paper = "Luo and Wu, IJCAI 2022"
     common = False
     weight_lr: float = setting(0.001, "learning rate of the weights p of the core models", low=0)
-    mu: float = setting(0.1, "strength of the pull of p to the shares of examples, p0", low=0)
-    until: float = setting(0.1, "fraction of the rounds in which p is pulled", low=0, high=1)
-    fading: Literal["cosine", "exponential"] = setting("cosine", "how the pull falls")
+    mu: float = setting(0.1, "strength of the pull of p towards p0, the shares of examples", low=0)
+    until: float = setting(
+        0.1, "fraction of the rounds in which p is pulled towards p0", low=0, high=1
+    )
+    fading: Literal["cosine", "exponential"] = setting(
+        "cosine", "schedule by which the pull decreases"
+    )
     scale_lr: bool = setting(True, "multiply the core model's gradient by the number of clients")
     downloads: int | None = setting(
-        None, "core models of others that a client receives in a round; default: all", low=0
+        None, "core models of other clients that a client receives per round; default: all", low=0
     )
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -64,7 +69,7 @@ class APPLE(Algorithm):
             own = scale_gradients(params(net), factor)
             return client.loss(answer(net, add_cores(own, others, learned.p), x), y)
 
-        # the own core is the net; the others are as they were sent
+        # the client's own core is the net; the others are as received
         client.fit(loss, after=lambda: learned.step(rate, pull))
         learned.keep(client)
         if self.downloads is None or self.downloads >= len(learned.p) - 1:
@@ -78,7 +83,7 @@ class APPLE(Algorithm):
         return server.update(**cores, **{k: v for k, v in wanted.items() if v})
 
     def compute_fading(self, client: Client) -> float:
-        """Compute λ(t), from 1 in the first round to 0 after ``until`` of the rounds."""
+        """Compute λ(t), which falls from 1 in the first round to 0 after the fraction ``until`` of the rounds."""
         rounds = int(self.until * client.rounds)
         if client.t >= rounds:
             return 0.0

@@ -1,4 +1,4 @@
-"""Centralised: one model trained on the data of all clients, the bound for federated methods."""
+"""Centralised training: one model on the data of all clients, an upper bound for federated methods."""
 
 from dataclasses import dataclass, replace
 from math import cos, pi
@@ -16,7 +16,7 @@ class Centralized(Algorithm):
     pooled = True
     schedule: Literal["constant", "cosine"] = setting(
         "constant",
-        "learning rate over the rounds, times training.schedule; with training.epochs = 1 a round is an epoch",
+        "schedule of the learning rate over the rounds, multiplied by training.schedule; with training.epochs = 1 a round is an epoch",
     )
 
     def local(self, client: Client) -> Tensors:
@@ -27,5 +27,5 @@ class Centralized(Algorithm):
         return client.shared()
 
     def compute_lr_factor(self, t: int, rounds: int) -> float:
-        """Return the factor of the learning rate in round ``t``: cosine falls from 1 to 0."""
+        """Return the factor of the learning rate in round ``t``: cosine decreases from 1 to 0."""
         return 1.0 if self.schedule == "constant" else (1 + cos(pi * t / rounds)) / 2

@@ -1,10 +1,11 @@
 """CFL: Sattler et al., Clustered federated learning, TNNLS 2021.
 
-A cluster is split by the last update of each of its clients, once all have sent one; if all take part,
-these are the updates of the round, as in the paper; if not, some are of earlier rounds. The split is
-the paper's: it minimises the largest cosine across. The authors' code has complete linkage instead,
-which does not, and splits nothing in the first 20 rounds (``wait = 20``). The server keeps an update
-per client and a model per cluster. G is of the root: the last model that all had in common.
+A cluster is split by the last updates of its clients, once every one of them has sent one. If all
+clients take part in every round, these are the updates of the round, as in the paper; otherwise
+some come from earlier rounds. As in the paper, the split minimises the largest cosine between the
+two parts. The authors' code uses complete linkage instead, which does not minimise it, and splits
+nothing in the first 20 rounds (``wait = 20``). The server stores an update per client and a model
+per cluster. G is measured with the root: the last model that all clients had in common.
 """
 
 from collections.abc import Sequence
@@ -19,19 +20,26 @@ from .parts.clusters import compute_cosines, split_in_two
 
 @dataclass(frozen=True)
 class CFL(Algorithm):
-    """Train FedAvg until it stands still, then split clients whose updates point apart, and so on."""
+    """Train FedAvg until it converges, split clients with opposed updates into clusters, and repeat."""
 
     paper = "Sattler et al., TNNLS 2021"
-    eps1: float = setting(0.4, "norm of the mean update below which a cluster stands still", low=0)
-    eps2: float = setting(1.6, "norm of a client's update above which it is not content", low=0)
-    gamma: float = setting(
-        0.0, "split only if √((1 - largest cosine across) / 2) is above this", low=0, high=1
+    eps1: float = setting(
+        0.4, "norm of the mean update below which a cluster counts as converged", low=0
     )
-    smallest: int = setting(3, "fewest clients of a cluster that is split", low=2)
-    wait: int = setting(0, "first rounds, in which no cluster is split", low=0)
+    eps2: float = setting(
+        1.6, "norm of a client's update above which its cluster may be split", low=0
+    )
+    gamma: float = setting(
+        0.0,
+        "split only if √((1 - largest cosine between the parts) / 2) is above this",
+        low=0,
+        high=1,
+    )
+    smallest: int = setting(3, "smallest number of clients in a cluster that may be split", low=2)
+    wait: int = setting(0, "number of first rounds in which no cluster is split", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
-        """Send the model of the client's cluster; a client that joins later receives the root's."""
+        """Send the model of the client's cluster; a client that joins later receives the root model."""
         if client not in server.clients or "clusters" not in server.memory:
             return server.model
         cluster = int(server.memory["clusters"]["of"][server.clients.index(client)])
@@ -54,7 +62,9 @@ class CFL(Algorithm):
             return after.update(mean(replies))
         at = dict(zip(server.clients, of.tolist(), strict=True))
         models = {f"cluster/{at[c]}": self.send(server, c) for c in server.clients}
-        parents = set(before[of != before].tolist())  # updates from before a split decide no other
+        parents = set(
+            before[of != before].tolist()
+        )  # an update from before a split must not decide another
         for c, parent in zip(server.clients, before.tolist(), strict=True):
             models |= {f"update/{c}": Tensors()} if parent in parents else {}
         for cluster in set(at.values()):
@@ -64,7 +74,7 @@ class CFL(Algorithm):
         return after.update(clusters=Tensors({"of": of}), **models)
 
     def split(self, server: Server, of: torch.Tensor, cluster: int) -> torch.Tensor:
-        """Return the clusters of all clients after this one was split, or as they were."""
+        """Return the clusters of all clients after splitting this one, or unchanged if it is not split."""
         at = (of == cluster).nonzero().flatten().tolist()
         known = [server.memory.get(f"update/{server.clients[i]}") for i in at]
         updates = [u for u in known if u]
@@ -81,6 +91,6 @@ class CFL(Algorithm):
         return of.index_fill(0, torch.tensor([at[i] for i in second]), int(of.max()) + 1)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Count the clusters."""
+        """Return the number of clusters."""
         clusters = after.memory.get("clusters", {"of": torch.zeros(1)})
         return {"clusters": float(len(clusters["of"].unique()))}

@@ -17,7 +17,7 @@ class Ditto(Algorithm):
     personal = ("own.*",)
     lam: float = setting(1.0, "strength of the proximal term towards the received model", low=0)
     own_epochs: int | None = setting(
-        None, "epochs of the personal model; default: as long as local training", low=0
+        None, "epochs of the personal model; default: as many as local training", low=0
     )
 
     def build(self, net: Net) -> Net:

@@ -9,7 +9,7 @@ from .parts.server_updates import FedOpt
 
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
-    """Let the server take Adam steps along the mean of the client updates."""
+    """Update the server's model with Adam; the mean of the client updates serves as the gradient."""
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square

@@ -17,12 +17,17 @@ class FedALA(Algorithm):
 
     paper = "Zhang et al., AAAI 2023"
     personal = ("mixing.*",)
-    top: int = setting(2, "number of the last tensors that are mixed; 0: all", low=0)
+    top: int = setting(2, "number of tensors that are mixed, counted from the end; 0: all", low=0)
     eta: float = setting(1.0, "learning rate of the mixing weights", low=0)
     percent: float = setting(
-        80.0, "percentage of the client's data to learn them from", above=0, high=100
+        80.0,
+        "percentage of the client's data that mixing weights are learned from",
+        above=0,
+        high=100,
     )
-    passes: int = setting(100, "most passes when they are learned for the first time", low=1)
+    passes: int = setting(
+        100, "largest number of passes when mixing weights are first learned", low=1
+    )
 
     def build(self, net: Net) -> Net:
         ones = [torch.ones_like(v) for v in self.get_mixed_parameters(net).values()]
@@ -30,7 +35,7 @@ class FedALA(Algorithm):
         return net
 
     def get_mixed_parameters(self, net: Net) -> Tensors:
-        """Return the last parameters of the net, no copies, in the order of the mixing weights."""
+        """Return the net's last parameters (not copies), in the order of the mixing weights."""
         named = ((k, p) for k, p in net.named_parameters() if not is_given(p))
         model = [(k, p) for k, p in named if not k.startswith("mixing.")]
         return Tensors(model[-self.top :] if self.top else model)
@@ -44,7 +49,7 @@ class FedALA(Algorithm):
         return client.shared()
 
     def adapt(self, client: Client) -> None:
-        """Mix the received model with the client's previous one, which exists after its first round."""
+        """Mix the received model with the client's previous one, which exists from its second round on."""
         if "before" not in client.memory:
             return
         net, old = client.net, client.memory["before"]
@@ -55,14 +60,14 @@ class FedALA(Algorithm):
             return Tensors({k: torch.lerp(old[k], new[k], m) for k, m in mixing})
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            net.eval()  # keeps running statistics as they are
+            net.eval()  # leaves running statistics unchanged
             return client.loss(answer(net, mixture(), x), y)
 
         self.train_mixing_weights(client, loss)
         load_into_net(net, mixture())
 
     def train_mixing_weights(self, client: Client, loss: Loss) -> None:
-        """Train until the loss is steady in the first round, one pass later, on a part of the data."""
+        """Train on part of the data: until the loss is steady in the client's first round, one pass in later ones."""
         net, how = client.net, client.training.as_plain_sgd(self.eta)
 
         def clip() -> None:
@@ -79,7 +84,7 @@ class FedALA(Algorithm):
         client.memory["mixed"] = Tensors({"passes": torch.tensor(len(losses))})
 
     def draw_subset(self, client: Client) -> Samples:
-        """Draw ``percent`` of the client's training data, at least one example."""
+        """Draw ``percent`` of the client's training data, but at least one example."""
         train = client.data.train
         with client.apart("some"):
             at = torch.randperm(len(train))[: max(1, int(self.percent / 100 * len(train)))]

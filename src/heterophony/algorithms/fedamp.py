@@ -14,7 +14,7 @@ from .parts.mixing import AttentiveMessagePassing
 
 @dataclass(frozen=True)
 class FedAMP(AttentiveMessagePassing):
-    """Send every client a mixture of all models in which those nearest to its own weigh most."""
+    """Send each client a mixture of all models, in which models near its own have the largest weights."""
 
     sigma: float = setting(1e6, "scale of squared distances between models", above=0)
 
@@ -25,9 +25,9 @@ class FedAMP(AttentiveMessagePassing):
             xi[i, j] = xi[j, i] = (-distance / self.sigma).exp()
         xi *= self.compute_alpha(t) / self.sigma
         whole = xi.sum(1, keepdim=True)
-        xi /= whole.clamp(min=1)  # or the share of the own model would be negative
+        xi /= whole.clamp(min=1)  # otherwise the share of the client's own model would be negative
         return xi + torch.diag((1 - whole.flatten()).clamp(min=0))
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Count the clients whose attention was scaled down: their own model has no share."""
+        """Count the clients whose attention was scaled down, so that their own model has no share."""
         return {"rescaled": float((after.memory["attention"]["xi"].diagonal() == 0).sum())}

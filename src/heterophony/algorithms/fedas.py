@@ -1,8 +1,9 @@
 """FedAS: Yang et al., Bridging inconsistency in personalized federated learning, CVPR 2024.
 
-The authors' code aligns the server's model itself, one client after the other, and aligns clients that
-take part for the first time with their untrained net. Here every client aligns its own copy, and only
-once it has a trained base of its own. P is measured after the alignment, which is how clients receive.
+The authors' code aligns the server's model itself, one client after the other, and aligns clients
+that take part for the first time with their untrained net. Here every client aligns its own copy,
+and only once it has a trained base of its own. P is measured after the alignment, as every client
+aligns the base that it receives.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from .fedpac import sum_by_class
 
 @dataclass(frozen=True)
 class FedAS(Algorithm):
-    """Keep heads personal, align a received base with the client's last one, average by Fisher information."""
+    """Keep heads personal; align the received base with the client's last one; average by Fisher information."""
 
     paper = "Yang et al., CVPR 2024"
     needs_classes = True
@@ -28,7 +29,7 @@ class FedAS(Algorithm):
     align_epochs: int = setting(1, "epochs of the alignment of a received base", low=0)
     align_lr: float = setting(0.01, "learning rate of the alignment (plain SGD)", low=0)
     weight: Literal["fisher", "agreed"] = setting(
-        "fisher", "weight of a reply: trace of its Fisher information, or as configured"
+        "fisher", "weight of a reply: the trace of its Fisher information, or the configured weight"
     )
 
     def local(self, client: Client) -> Tensors:
@@ -57,7 +58,7 @@ class FedAS(Algorithm):
         def alignment_loss(x: Tensor, y: Tensor) -> Tensor:
             squares = (net.base(x).flatten(1) - means[y]).square().mean(1)
             held = one_hot(y, client.data.classes).to(squares)
-            return (squares @ held / held.sum(0).clamp(min=1)).sum()  # a mean for each class
+            return (squares @ held / held.sum(0).clamp(min=1)).sum()  # one mean per class
 
         how = client.training.as_plain_sgd(self.align_lr)
         client.fit(alignment_loss, train=net.base, epochs=self.align_epochs, how=how, phase="align")
@@ -69,14 +70,14 @@ def get_fisher_trace(reply: Reply) -> float:
 
 @torch.no_grad()
 def compute_class_means(client: Client, base: Tensors) -> Tensor:
-    """Compute the mean features of every class with other tensors of the base, in evaluation mode."""
+    """Compute the mean features of every class, given other tensors of the base, in evaluation mode."""
     module, batches = client.net.base.eval(), client.data.train.batches(250)
     z = torch.cat([answer(module, base, x) for x, _ in batches]).float().flatten(1)
     return sum_by_class(client, z) / client.data.counts.clamp(min=1)[:, None]
 
 
 def compute_fisher_trace(client: Client) -> Tensor:
-    """Add up the squared gradients of all mini-batches, in evaluation mode."""
+    """Return the sum of squared gradients over all mini-batches, in evaluation mode."""
     client.net.eval()
     learned = list(params(client.net).values())
     total = learned[0].new_zeros(())

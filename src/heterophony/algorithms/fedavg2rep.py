@@ -9,10 +9,10 @@ from .fedrep_full import FedRepFull
 
 @dataclass(frozen=True)
 class FedAvg2Rep(FedRepFull):
-    """Train FedAvg for some rounds, then FedRep-full; nothing is reset at the switch."""
+    """Train FedAvg for the first rounds, then FedRep-full; nothing is reset at the switch."""
 
     warmup_rounds: int = setting(500, "rounds of FedAvg", low=0)
-    warmup_steps: int = setting(4, "mini-batches in a round of FedAvg", low=1)
+    warmup_steps: int = setting(4, "mini-batches per round of FedAvg", low=1)
 
     def local(self, client: Client) -> Tensors:
         if client.t >= self.warmup_rounds:
@@ -21,5 +21,5 @@ class FedAvg2Rep(FedRepFull):
         return client.shared()
 
     def adapt(self, client: Client) -> None:
-        if client.t > self.warmup_rounds:  # before, it is FedAvg, whose P is its G
+        if client.t > self.warmup_rounds:  # before the switch it is FedAvg, where P equals G
             super().adapt(client)

@@ -1,4 +1,4 @@
-"""FedAvg with fine-tuning: every client trains the common model on its own data before it uses it."""
+"""FedAvg with fine-tuning: each client trains the common model on its own data before using it."""
 
 from dataclasses import dataclass
 

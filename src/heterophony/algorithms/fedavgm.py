@@ -8,7 +8,7 @@ from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
-    """Let the server step with momentum (heavy ball) along the mean of the client updates."""
+    """Update the server's model with heavy-ball momentum along the mean of the client updates."""
 
     paper = "Hsu et al., 2019"
     beta: float = setting(0.9, "momentum of the server", low=0, high=1)

@@ -9,7 +9,7 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedBABU(Algorithm):
-    """Train and share only the base under a fixed random head; fine-tune heads before use."""
+    """Train and share only the base, with a fixed random head; fine-tune each client's head before use."""
 
     paper = "Oh et al., ICLR 2022"
     personal = ("head.*",)

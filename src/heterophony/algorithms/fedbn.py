@@ -10,7 +10,7 @@ from ..core.algorithm import Algorithm, Net
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    """Average everything but BatchNorm layers, which are personal; they are found by their type."""
+    """Average everything except BatchNorm layers, which are personal and recognised by their type."""
 
     paper = "Li et al., ICLR 2021"
 

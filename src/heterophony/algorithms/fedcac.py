@@ -14,7 +14,7 @@ from .parts.layers import pack_bits, unpack_bits
 
 @dataclass(frozen=True)
 class FedCAC(Algorithm):
-    """Average non-critical parameters over all, critical ones over clients with similar ones."""
+    """Average non-critical parameters over all clients, critical ones over clients with similar critical ones."""
 
     paper = "Wu et al., ICCV 2023"
     critical: float = setting(0.5, "fraction of each tensor that is critical", low=0, high=1)
@@ -43,13 +43,13 @@ class FedCAC(Algorithm):
         return client.shared() | Tensors({"critical/bits": pack_bits(bits)})
 
     def find_critical(self, after: Tensor, before: Tensor) -> Tensor:
-        """Mark the k entries whose removal would cost most."""
+        """Mark the k entries whose removal would increase the loss most."""
         score = ((after - before) * after).abs()
         k = int(self.critical * score.numel() + 1e-9)
         if k == 0:
             return torch.zeros_like(score, dtype=torch.bool)
         cut = score.flatten().topk(k).values[-1]
-        if cut <= 1e-10:  # most entries never moved: only those that did are critical
+        if cut <= 1e-10:  # if most entries never moved, only those that did are critical
             moved = score[score > 1e-20]
             cut = moved.min() if len(moved) else score.new_tensor(torch.inf)
         return score >= cut
@@ -66,7 +66,7 @@ class FedCAC(Algorithm):
         return server.update(mean(replies, *server.model), **memory)
 
     def find_collaborators(self, t: int, overlap: Tensor) -> Tensor:
-        """Mark in row i the clients near enough to client i in round t = 1, 2, …, itself included."""
+        """Mark, in row i, the clients similar enough to client i in round t = 1, 2, …, including itself."""
         me = torch.eye(len(overlap), dtype=torch.bool)
         if len(overlap) == 1:
             return me
@@ -75,7 +75,7 @@ class FedCAC(Algorithm):
 
 
 def compute_overlaps(masks: Sequence[Tensor]) -> Tensor:
-    """Compute 1 - |M_i - M_j| / 2|M_i|, which is not symmetric where masks differ in size."""
+    """Compute 1 - |M_i - M_j| / 2|M_i|, which is asymmetric for masks of different sizes."""
     distances = torch.zeros(len(masks), len(masks), dtype=torch.float64)
     for i, j in combinations(range(len(masks)), 2):
         distances[i, j] = distances[j, i] = (masks[i] ^ masks[j]).sum()

@@ -1,10 +1,10 @@
 """FedCP: Zhang et al., Separating feature information via conditional policy, KDD 2023.
 
-The policy is the paper's softmax: it adds Gumbel noise nowhere, as the authors' code does even in
-tests. In the first round the context is that of the initial head, which all clients have in common;
-in the authors' code each client draws one at random. G is the generic head on all features: the
-split with both heads alike, but for one bias. The server could compute the personal head from the
-mean that the paper lets a client send.
+The policy is the softmax of the paper, without the Gumbel noise that the authors' code adds, even
+in tests. In the first round the context is that of the initial head, which all clients have in
+common; in the authors' code each client draws one at random. G is measured with the generic head on
+all features, which equals the split with two identical heads, except for one bias. The server could
+compute the personal head from the mean that the paper lets a client send.
 """
 
 from copy import deepcopy
@@ -27,7 +27,11 @@ class FedCP(Algorithm):
     paper = "Zhang et al., KDD 2023"
     personal = ("own.*",)
     separates_head = True
-    lam: float = setting(5.0, "weight of the MMD between features and those received", low=0)
+    lam: float = setting(
+        5.0,
+        "weight of the MMD between features of the client's base and of the received one",
+        low=0,
+    )
 
     def build(self, net: Net) -> Net:
         width = list_linear_layers(net)[0].in_features
@@ -60,18 +64,18 @@ class FedCP(Algorithm):
 
 
 def compute_context(net: Net) -> Tensor:
-    """Compute the client's direction in feature space: what the personal head reads, normalised."""
+    """Compute the client's direction in feature space from its personal head, and normalise it."""
     own = [m for m in net.own.modules() if isinstance(m, nn.Linear)]
     return normalize(multiply_weights(own).sum(0), dim=0)
 
 
 def compute_policy(net: Net, z: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute which share of each feature is generic and which is personal; they sum to 1."""
+    """Compute the generic and the personal share of each feature; the two sum to 1."""
     both = net.policy(z * context).unflatten(-1, (2, -1)).softmax(-2)
     return both.select(-2, 0), both.select(-2, 1)
 
 
 def forward_split(net: Net, z: Tensor, context: Tensor) -> Tensor:
-    """Return the sum of both heads' outputs, each of its share of the features."""
+    """Return the sum of both heads' outputs, each computed from its share of the features."""
     generic, personal = compute_policy(net, z, context)
     return net.head(z * generic) + net.own(z * personal)

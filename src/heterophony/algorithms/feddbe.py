@@ -1,9 +1,9 @@
 """FedDBE: Zhang et al., Eliminating domain bias in representation space, NeurIPS 2023 (FedAvg+DBE).
 
-The paper's initialisation, in which clients train without DBE and their mean features are averaged,
-is the first round here; the model of that round is kept. The means are those of all examples: the
-authors' moving average begins at zero and stays too small. The authors' code halves the distance:
-its weight κ is ``kappa`` = κ/2 here. G is of the model without the shift.
+In the paper's initialisation, clients train without DBE and their mean features are averaged. Here
+this is the first round, and its model is kept. The means are over all examples: the authors' moving
+average begins at zero and stays too small. The authors' code halves the distance: its weight κ
+corresponds to ``kappa`` = κ/2 here. G is measured without the shift.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,16 @@ from .parts.layers import list_linear_layers
 
 @dataclass(frozen=True)
 class FedDBE(Algorithm):
-    """Add a personal shift to the features, and hold their mean near that of all clients."""
+    """Add a personal shift to the features, and hold their mean near the mean of all clients."""
 
     paper = "Zhang et al., NeurIPS 2023"
     personal = ("shift",)
     uses_features = True
-    kappa: float = setting(50.0, "weight of the distance between mean features", low=0)
+    kappa: float = setting(
+        50.0, "weight of the distance between the client's and the common mean features", low=0
+    )
     momentum: float = setting(
-        1.0, "share of a batch in the moving average of mean features", above=0, high=1
+        1.0, "weight of the current batch in the moving average of mean features", above=0, high=1
     )
     shifts: bool = setting(True, "learn a personal shift of the features")
 
@@ -75,5 +77,5 @@ class FedDBE(Algorithm):
 
 
 def compute_mean(z: Tensor) -> Tensor:
-    """Compute the mean of the features over examples, and over tokens where there are any."""
+    """Return the mean of the features over examples, and over tokens if there are any."""
     return z.flatten(0, -2).mean(0)

@@ -15,19 +15,22 @@ from .parts.low_rank import FACTOR_PATTERNS
 
 @dataclass(frozen=True)
 class FedDecomp(Algorithm):
-    """Add a personal low-rank matrix to every shared weight; train it before the shared one."""
+    """Add a personal low-rank matrix to every shared weight, and train it before the shared weight."""
 
     paper = "Wu et al., ACM MM 2024"
     mode: Literal["alternating", "simultaneous", "reverse", "fedavg", "local"] = setting(
-        "alternating", "reverse shares the factors; fedavg, local train all, share all or nothing"
+        "alternating",
+        "reverse shares the factors; fedavg and local train both parts and share all or nothing",
     )
     conv_rank: float = setting(0.6, "relative rank of convolutions", above=0, high=1)
     linear_rank: float = setting(0.6, "relative rank of linear layers", above=0, high=1)
     rank_rule: Literal["authors", "paper"] = setting(
-        "authors", "rank is relative to the outputs, or to the smaller side"
+        "authors", "rank is relative to the number of outputs, or to the smaller side of the weight"
     )
     scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
-    own_epochs: int | None = setting(None, "of the part trained first; default: 2/5", low=0)
+    own_epochs: int | None = setting(
+        None, "epochs of the part trained first; default: 2/5 of local training", low=0
+    )
     reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
     changes: bool = setting(False, "record how far both parts moved from their initial values")
 
@@ -37,7 +40,7 @@ class FedDecomp(Algorithm):
 
     def build(self, net: Net) -> Net:
         for layer in list(net.modules()):
-            # a frozen weight is not shared, and stays what it is
+            # a frozen weight is neither shared nor changed
             if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad:
                 unit = self.compute_rank_unit(layer.weight)
                 scale = 1 / unit if self.scale == "one_over_unit" else 1.0
@@ -78,7 +81,7 @@ class FedDecomp(Algorithm):
         return after.update(first=server.learned) if keep else after
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Measure how far clients are from their mean and, with ``changes``, parts from the start."""
+        """Measure how far clients are from their mean and, with ``changes``, how far both parts have moved."""
         sent = [r.tensors.only(*after.learned) for r in replies]
         distances = [low_rank.compute_full_rank_distance(w, after.model) for w in sent]
         out = {"model_difference": sum(distances) / len(distances)}

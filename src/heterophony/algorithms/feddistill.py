@@ -1,10 +1,10 @@
 """FedDistill: Jeong et al., Federated distillation and augmentation (FD), 2018.
 
-A client's teacher is the mean output of the *others* for the label, as probabilities, and the term is
-a cross entropy, as in the paper. PFLlib's teacher is a mean of logits that includes the student's; its
-term is a cross entropy, too, since April 2024, and was a squared error before. The server keeps the
-last outputs of every client: a vector per label. There is no common model, so no G. Clients tell the
-server which labels they hold.
+As in the paper, a client's teacher is the mean output of the *other* clients for the label, as
+probabilities, and the loss is a cross entropy. PFLlib's teacher is a mean of logits that includes
+the student's; its loss has been a cross entropy, too, since April 2024, and was a squared error
+before. The server stores the last outputs of every client: a vector per label. There is no common
+model, so no G. Clients tell the server which labels they hold.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedDistill(Algorithm):
-    """Exchange mean outputs for each label instead of models; learn from those of the others."""
+    """Exchange mean outputs per label instead of models; each client learns from those of the others."""
 
     paper = "Jeong et al., 2018"
     needs_classes = True
@@ -30,7 +30,7 @@ class FedDistill(Algorithm):
     gamma: float = setting(1.0, "weight of the distillation", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
-        """Send, for every label, the mean over the other clients that have an output for it."""
+        """Send, for each label, the mean over the other clients that have an output for it."""
         told = [server.memory.get(f"outputs/{c}", Tensors()) for c in server.clients if c != client]
         labels = {k for outputs in told for k in outputs}
         stacked = {k: torch.stack([o[k] for o in told if k in o]) for k in labels}

@@ -12,14 +12,18 @@ from .parts.low_rank import DualAdapter, LoRAAlgorithm, add_personal_adapters, m
 
 @dataclass(frozen=True)
 class FedDPA(LoRAAlgorithm):
-    """Train a common and a personal adapter; mix them by how near an example is to the client's."""
+    """Train a common and a personal adapter; mix them by how similar an example is to the client's data."""
 
     paper = "Yang et al., NeurIPS 2024"
     personal = ("*.own.lora_A", "*.own.lora_B")
     uses_features = True
     most: float = setting(0.5, "largest share of the personal adapter; 0: none", low=0, high=1)
-    train_mix: float = setting(0.5, "its share while it is trained", above=0, high=1)
-    anchors: int = setting(5, "training examples that an example is compared with", low=1)
+    train_mix: float = setting(
+        0.5, "share of the personal adapter while it is trained", above=0, high=1
+    )
+    anchors: int = setting(
+        5, "number of training examples that each example is compared with", low=1
+    )
 
     def build(self, net: Net) -> Net:
         return add_personal_adapters(super().build(net))
@@ -45,7 +49,7 @@ class FedDPA(LoRAAlgorithm):
         return client.net(x)
 
     def embed_anchors(self, client: Client) -> Tensor:
-        """Embed random training examples of the client, the same for all batches of a test."""
+        """Embed random training examples of the client; all batches of a test use the same ones."""
         data = client.data.train
         with client.apart("anchors"):
             chosen = torch.randperm(len(data))[: self.anchors]

@@ -13,15 +13,15 @@ from .parts.server_updates import correct_average, get_correction, update_correc
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Add a dynamic regulariser to each local objective so that its minimum is the common one."""
+    """Add a dynamic regulariser to each local objective, so that its minimum is the common one."""
 
     paper = "Acar et al., ICLR 2021"
     alpha: float = setting(0.01, "strength of the dynamic regulariser", above=0)
     norm: Literal["squared", "plain"] = setting(
-        "squared", "norm that is penalised; plain as in PFLlib"
+        "squared", "norm that is penalised; plain: as in PFLlib"
     )
-    alpha_scaled: bool = setting(False, "as the authors' code: smaller alpha for larger clients")
-    clip: float | None = setting(None, "as the authors' code: largest gradient norm", above=0)
+    alpha_scaled: bool = setting(False, "as in the authors' code: smaller alpha for larger clients")
+    clip: float | None = setting(None, "as in the authors' code: largest gradient norm", above=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         if not self.alpha_scaled:
@@ -51,7 +51,7 @@ class FedDyn(Algorithm):
 
 
 def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:
-    """Return what to add to the gradient so that, with the term, its norm is at most the limit."""
+    """Return the correction to add, so that the norm of gradient plus correction is at most the limit."""
     grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
     whole = grad + term
     length = float(whole.square().sqrt()) + 1e-6

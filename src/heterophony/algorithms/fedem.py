@@ -1,7 +1,7 @@
 """FedEM: Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021.
 
-All components are trained on the same mini-batches; the authors' code draws them for each one apart.
-G is of all components with equal weights.
+All components are trained on the same mini-batches; the authors' code draws them separately for
+each one. G is measured with equal weights for all components.
 """
 
 from copy import deepcopy
@@ -18,7 +18,7 @@ from .parts.clusters import initialise
 
 @dataclass(frozen=True)
 class FedEM(Algorithm):
-    """Train several common models; every client predicts with its own mixture of them, found by EM."""
+    """Train several common models; each client predicts with its own mixture of them, found by EM."""
 
     paper = "Marfoq et al., NeurIPS 2021"
     needs_classes = True
@@ -48,14 +48,14 @@ class FedEM(Algorithm):
 
     @torch.no_grad()
     def estimate(self, client: Client) -> Tensor:
-        """Compute the share of every component in every example: the E step."""
+        """Compute the share of each component in each example: the E step."""
         client.net.eval()
         batches = client.data.train.batches(250)
         losses = torch.cat([list_losses(list_outputs(client.net, x), y) for x, y in batches])
         return (self.get_weights(client).to(losses).log() - losses).softmax(1)
 
     def get_weights(self, client: Client) -> Tensor:
-        """Return the client's weights of the components: equal ones until it has estimated them."""
+        """Return the client's weights of the components, which are equal until it has estimated them."""
         kept = client.memory.get("fedem", Tensors()).get("weights")
         return torch.full((self.components,), 1 / self.components) if kept is None else kept
 
@@ -72,13 +72,13 @@ class FedEM(Algorithm):
 
 
 def list_outputs(net: Net, x: Tensor) -> list[Tensor]:
-    """List the outputs of all components."""
+    """Return the outputs of all components."""
     others = getattr(net, "components", ())
     return [net(x), *(part["head"](part["base"](x)) for part in others)]
 
 
 def list_losses(outputs: list[Tensor], y: Tensor) -> Tensor:
-    """Return the loss of every example (row) by every component (column)."""
+    """Return the loss of each example (row) with each component (column)."""
     return torch.stack([cross_entropy(z.float(), y, reduction="none") for z in outputs], 1)
 
 

@@ -1,7 +1,8 @@
 """FedETF: Li et al., No fear of classifier biases: neural collapse inspired federated learning, ICCV 2023.
 
-All steps of the personalisation are plain SGD; the authors' code has 20 turns, and momentum for the
-projection. P is measured after it, which takes far longer than a round: hence ``tune_every``.
+The personalisation uses plain SGD throughout; the authors' code has 20 turns, and momentum for the
+projection. P is measured after the personalisation, which takes far longer than a round: hence
+``tune_every``.
 """
 
 from dataclasses import dataclass
@@ -21,11 +22,15 @@ class FedETF(Algorithm):
     needs_classes = True
     personal = ("own.*",)
     uses_features = True
-    temperature: float = setting(10.0, "initial norm of the features; it is learned", above=0)
-    tune_turns: int = setting(5, "turns of directions and projection in the personalisation", low=0)
-    tune_epochs: int = setting(3, "epochs of either in a turn", low=0)
+    temperature: float = setting(10.0, "initial norm of the features, which is learned", above=0)
+    tune_turns: int = setting(
+        5, "number of turns in the personalisation, each of directions and projection", low=0
+    )
+    tune_epochs: int = setting(3, "epochs of each of the two per turn", low=0)
     direction_lr: float = setting(0.1, "learning rate of a client's own directions", low=0)
-    projection_lr: float = setting(0.05, "learning rate of its projection", low=0)
+    projection_lr: float = setting(
+        0.05, "learning rate of the projection in the personalisation", low=0
+    )
     tune_every: int = setting(10, "rounds between measurements of P", low=1)
 
     def build(self, net: Net) -> Net:
@@ -43,7 +48,7 @@ class FedETF(Algorithm):
         return client.shared()
 
     def fit_balanced(self, client: Client, phase: str) -> None:
-        """Train base and projection; the log-counts of the classes are added to the logits."""
+        """Train base and projection, with the log-counts of the classes added to the logits."""
         net, prior = client.net, client.data.counts.log()
         client.fit(
             lambda x, y: client.loss(net(x) + prior, y), train=[net.base, net.head], phase=phase
@@ -53,7 +58,7 @@ class FedETF(Algorithm):
         return t % self.tune_every == 0
 
     def adapt(self, client: Client) -> None:
-        """Train a round on the own data, then in turns the directions and the projection."""
+        """Train for one round on the client's data, then alternate between the directions and the projection."""
         if not self.tune_turns:
             return
         net, projection = client.net, client.net.get_submodule("head.1.projection")

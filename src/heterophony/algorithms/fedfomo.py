@@ -1,11 +1,12 @@
 """FedFomo: Zhang et al., Personalized FL with first order model optimization, ICLR 2021.
 
 As in the authors' code, losses and distances are compared with the model that the client began its
-last round with, and the client's own trained model is a candidate beside the M downloaded ones. Part
-of the client's training examples, which it does not train on, decide: no validation or test example
-of the run is used. The server keeps a model per client and an N × N matrix. There is no common
-model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers clients the
-means of clusters of clients, which the paper does not have, and which are left out here.
+last round with, and the client's own trained model is a candidate beside the M downloaded ones.
+They are judged on training examples that the client sets aside and does not train on: no validation
+or test example of the run is used. The server stores a model per client and an N × N matrix. There
+is no common model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers
+clients the means of clusters of clients, which the paper does not have, and which are left out
+here.
 """
 
 from collections.abc import Sequence
@@ -24,18 +25,18 @@ from .parts.mixing import choose_downloads
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
-    """Begin each round with a mixture of the models, own and others', that do better than the last."""
+    """Begin each round with a mixture of those models, its own and others', that improve on the last one."""
 
     paper = "Zhang et al., ICLR 2021"
     common = False
-    downloads: int = setting(5, "models of other clients that a client receives, M", low=0)
+    downloads: int = setting(5, "number of other clients' models that a client receives, M", low=0)
     held_out: float = setting(
-        0.2, "fraction of the examples to weigh models by; 0: all, which are trained on too",
+        0.2, "fraction of the examples held out to judge models by; 0: judge by all, and train on all",
         low=0, below=1,
     )  # fmt: skip
-    norm: Literal["l2", "l1"] = setting("l2", "by which distances of models are measured")
+    norm: Literal["l2", "l1"] = setting("l2", "norm that measures distances between models")
     explore: float = setting(0.3, "probability of a random choice among the others", low=0, high=1)
-    explore_decay: float = setting(0.05, "by how much it falls in a round", low=0)
+    explore_decay: float = setting(0.05, "decrease of that probability per round", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         sent = server.memory.get(f"model/{client}", server.model)  # at first the initial model
@@ -77,6 +78,6 @@ class FedFomo(Algorithm):
 
 
 def mix_on_device(others: Sequence[Tensors], shares: Tensor) -> Tensors:
-    """Return the weighted sum of the models; those without weight are left out."""
+    """Return the weighted sum of the models; models of zero weight are skipped."""
     used = [w.map(lambda v, s=s: s * v) for w, s in zip(others, shares, strict=True) if s > 0]
     return reduce(Tensors.__add__, used)

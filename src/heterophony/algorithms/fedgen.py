@@ -1,10 +1,10 @@
 """FedGen: Zhu et al., Data-free knowledge distillation for heterogeneous FL, ICML 2021.
 
-The generator makes features, so the head must be one linear layer. Its loss is the paper's: of the
-mean of the heads that were sent, on labels drawn by all counts that were sent. The authors' code sums
-the losses of the heads instead, each weighted by its client's share of the label; its generator has
-BatchNorm, and its clients a further term. G and P are of the averaged model. Clients tell the server
-their label counts.
+The generator makes features, so the head must be one linear layer. Its loss is the paper's: that of
+the mean of all received heads, on labels drawn in proportion to the sum of all received counts. The
+authors' code sums the losses of the heads instead, each weighted by its client's share of the
+label; its generator has BatchNorm, and its clients have a further loss term. G and P are measured
+with the averaged model. Clients tell the server their label counts.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,22 @@ from .parts.layers import find_linear_head
 
 @dataclass(frozen=True)
 class FedGen(Algorithm):
-    """Train a generator of features on the clients' heads; clients learn from its features too."""
+    """Train a generator of features on the clients' heads; clients also learn from its features."""
 
     paper = "Zhu et al., ICML 2021"
     needs_classes = separates_head = True
     head_depth = 1
     alpha: float = setting(1.0, "weight of the loss on generated features", low=0)
     generated: int = setting(
-        32, "generated features in a mini-batch, on clients and on the server", low=1
+        32, "generated features per mini-batch, on clients and on the server", low=1
     )
-    noise: int = setting(32, "width of the generator's noise", low=1)
+    noise: int = setting(32, "width of the noise that the generator receives", low=1)
     hidden: int = setting(256, "hidden units of the generator", low=1)
     generator_lr: float = setting(3e-4, "learning rate of the generator (Adam)", above=0)
-    generator_steps: int = setting(50, "steps of the generator in a round", low=0)
-    diversity: float = setting(1.0, "weight of the term that spreads generated features", low=0)
+    generator_steps: int = setting(50, "steps of the generator per round", low=0)
+    diversity: float = setting(
+        1.0, "weight of the loss term that makes generated features differ", low=0
+    )
 
     def build(self, net: Net) -> Net:
         head = find_linear_head(net, "fedgen")

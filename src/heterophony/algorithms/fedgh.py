@@ -1,6 +1,6 @@
 """FedGH: Yi et al., FedGH: heterogeneous federated learning with generalized global header, MM 2023.
 
-Clients send the mean features of each class, and never a head. The head is one linear layer here.
+Clients send the mean features of each class, never a head. Here the head is one linear layer.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from .parts.prototypes import (
 
 @dataclass(frozen=True)
 class FedGH(Algorithm):
-    """Share a head that the server trains on the clients' mean features of each class."""
+    """Share a head that the server trains on the clients' mean features per class."""
 
     paper = "Yi et al., MM 2023"
     needs_classes = uses_features = separates_head = True
@@ -32,7 +32,7 @@ class FedGH(Algorithm):
     needs_nets = "same_head"
     server_epochs: int = setting(1, "epochs of the server over the mean features of a round", low=0)
     server_lr: float = setting(0.01, "learning rate of the server", above=0)
-    server_batch: int = setting(10, "mean features in a mini-batch of the server", low=1)
+    server_batch: int = setting(10, "mean features per mini-batch of the server", low=1)
 
     def build(self, net: Net) -> Net:
         find_linear_head(net, "fedgh")

@@ -16,19 +16,22 @@ class FedNova(Algorithm):
     """Average client updates per unit of local work, so that more steps do not count more."""
 
     paper = "Wang et al., NeurIPS 2020"
-    optimizers = ("sgd",)  # the count of work is that of SGD with momentum
+    optimizers = ("sgd",)  # local work is counted for SGD with momentum
     mu: float = setting(0.0, "strength of the proximal term towards the received model", low=0)
     server_momentum: float = setting(0.0, "momentum of the server", low=0, high=1)
 
     def check_training(self, training: Training) -> None:
         if training.nesterov:
             raise ConfigError(
-                "training.nesterov: FedNova counts the steps of plain momentum; leave it out"
+                "training.nesterov: FedNova counts steps of plain momentum, not of Nesterov's; remove"
+                " training.nesterov"
             )
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
-        fresh = replace(client.training, momentum_state="reset")  # which the count of work assumes
+        fresh = replace(
+            client.training, momentum_state="reset"
+        )  # the count of local work assumes it
 
         near = (lambda w: self.mu * (w - received)) if self.mu else None
         client.fit(pull=near, how=fresh)
@@ -44,13 +47,13 @@ class FedNova(Algorithm):
         step = mix([r.tensors.only(*x) - x for r in replies], rates)
         if self.server_momentum:
             step = self.server_momentum * server.memory.get("step", step.zeros()) + step
-        averaged = mean(replies, *server.model)  # only running statistics are taken from it
+        averaged = mean(replies, *server.model)  # used for running statistics only
         memory = {"step": step} if self.server_momentum else {}
         return server.update(averaged | (x + step), **memory)
 
 
 def count_effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
-    """Count the plain steps that move as far along a constant gradient as these steps do."""
+    """Return the number of plain SGD steps that move as far along a constant gradient as these steps."""
     far = speed = 0.0
     for _ in range(steps):
         speed = momentum * speed + 1 - pull * far

@@ -54,12 +54,12 @@ class FedPAC(Algorithm):
         means = means.sum(0) / held.sum(0).clamp(min=1)
         centres = Tensors({"fedpac/centres": means.float()})
         first = server.memory.get("head", server.model.only("head.*"))
-        model = mean(replies, "base.*", "head.*")  # its head is used for G only
+        model = mean(replies, "base.*", "head.*")  # this head is used for G only
         return server.update(model, head=first, centres=centres, **own)
 
 
 def sum_by_class(client: Client, z: Tensor) -> Tensor:
-    """Sum the features over the examples of each class."""
+    """Sum the features of the examples of each class."""
     out = z.new_zeros(client.data.classes, z.shape[1])
     return out.index_add_(0, client.data.train.labels, z)
 
@@ -75,7 +75,7 @@ def compute_bound_terms(client: Client) -> dict[str, Tensor]:
 def solve_head_mixtures(
     variances: Sequence[Tensor], weighted: Sequence[Tensor]
 ) -> list[list[float]]:
-    """Find each client's shares of all heads: the minimum of a'(diag V + D_i)a on the simplex."""
+    """Find each client's weights of all heads: the minimiser of a'(diag V + D_i)a on the simplex."""
     v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
     rows = []
     for i, own in enumerate(h):

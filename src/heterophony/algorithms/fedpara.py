@@ -13,7 +13,7 @@ from ..core.net import find_aliases, iterate_tensors
 
 
 class HadamardProduct(nn.Module):
-    """W = W1 ⊙ (W2 + plus), both products of small factors; the factors of W1 come first."""
+    """Parametrise W = W1 ⊙ (W2 + plus), each a product of small factors; the factors of W1 come first."""
 
     def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def multiply_factors(*factors: Tensor) -> Tensor:
 
 
 def choose_rank(shape: Sequence[int], gamma: float) -> int:
-    """Choose the rank of both products: gamma of the parameters, but enough for a full rank of W."""
+    """Return the rank of both products: gamma sets the number of parameters, but W can always have full rank."""
     out, into, *window = shape
     if not window:
         return max(ceil(sqrt(min(out, into))), ceil(gamma * out * into / (2 * (out + into))))
@@ -53,8 +53,8 @@ def choose_rank(shape: Sequence[int], gamma: float) -> int:
 def factorise_net(net: Net, gamma: float, plus: float = 0.0, last: bool = False) -> Net:
     """Replace weights by factors where that saves parameters.
 
-    Frozen and tied weights, the stem and 1x1 shortcuts stay as they are. So does the last layer, unless
-    ``last`` is true: then it has factors whatever they save.
+    Frozen and tied weights, the stem and 1x1 shortcuts are left unchanged. So is the last layer,
+    unless ``last`` is true: then it is always factorised, even if that saves nothing.
     """
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     tensors = dict(iterate_tensors(net))
@@ -74,11 +74,11 @@ def factorise_net(net: Net, gamma: float, plus: float = 0.0, last: bool = False)
 
 @dataclass(frozen=True)
 class FedPara(Algorithm):
-    """Average the low-rank factors of weights that are Hadamard products, to send less."""
+    """Average the low-rank factors of weights that are Hadamard products, to send fewer parameters."""
 
     paper = "Hyeon-Woo et al., ICLR 2022"
     gamma: float = setting(
-        0.1, "fraction of a layer's parameters that its factors have", above=0, high=1
+        0.1, "size of a layer's factors, as a fraction of its parameters", above=0, high=1
     )
 
     def build(self, net: Net) -> Net:

@@ -17,14 +17,14 @@ class FedProto(PrototypeAlgorithm):
     weight: Literal["equal", "counts"] = setting("equal", "weight of a client in a prototype")
 
     def local(self, client: Client) -> Tensors:
-        """Train; return the mean features of every class, and its number of examples where needed."""
+        """Train; return the mean features of each class and, where needed, its number of examples."""
         means, counts = super().local(client), client.data.counts
         if self.weight == "equal":
             return means
         return means | {f"count/{c}": counts[int(c)] for c in means.below("mean/")}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """Average the prototypes; a class that no reply has keeps the previous one, if any."""
+        """Average the prototypes; a class that no reply contains keeps its previous one, if any."""
         new = Tensors()
         for k in sorted({k for r in replies for k in r.tensors if k.startswith("mean/")}):
             sent = [r.tensors for r in replies if k in r.tensors]

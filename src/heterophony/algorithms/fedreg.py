@@ -32,18 +32,26 @@ from .parts.server_updates import ReceivedPull, check_one_term, correct_average
 
 @dataclass(frozen=True)
 class FedReG(Algorithm):
-    """Train a personal head on the client's data as they are, and the shared head on balanced data."""
+    """Train a personal head on the client's original data, and the shared head on balanced data."""
 
     paper = "FedReG; FedReb thesis"
     needs_classes = separates_head = True
     personal = ("own.*",)
     head_depth = 2
-    threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
-    threshold_scope: ThresholdScope = setting("class_nonzero", "of class counts or client sizes")
+    threshold: Threshold = setting(
+        "mean", "statistic that gives the number of examples each class is balanced to"
+    )
+    threshold_scope: ThresholdScope = setting(
+        "class_nonzero", "take that statistic over class counts or over client sizes"
+    )
     augment: Augmentation = setting("simple", "how small classes are filled; auto: AutoAugment")
-    weights: HeadWeights = setting("split", "heads count by kept, all, or balanced examples")
-    variant: Variant = setting("full", "full, or an ablation of the paper, or its letter")
-    phases: PhaseOrder = setting("sequential", "personal, then shared head; or in turn by epoch")
+    weights: HeadWeights = setting(
+        "split", "examples that weight a client's head: kept, all, or balanced"
+    )
+    variant: Variant = setting("full", "full method, or an ablation of the paper by name or letter")
+    phases: PhaseOrder = setting(
+        "sequential", "personal head, then shared head; or alternating by epoch"
+    )
     own_phase: TrainedHeads = setting("own_head", "heads that the personal phase trains")
     magnitude: float = setting(1.0, "strength of simple augmentation; 1: our guess", low=0, high=5)
     proximal: float = setting(0.0, "strength of FedProx's term in the shared phase", low=0)

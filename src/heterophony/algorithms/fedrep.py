@@ -9,7 +9,7 @@ from .parts.low_rank import split_steps
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """Share the base; the head is personal and is trained first, then the base."""
+    """Share the base and keep the head personal; train the head first, then the base."""
 
     paper = "Collins et al., ICML 2021"
     personal = ("head.*",)

@@ -1,4 +1,4 @@
-"""FedRep-full: FedAvg2Rep's variant of FedRep, in which the head is shared as well."""
+"""FedRep-full: the variant of FedRep in FedAvg2Rep, which also shares the head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class FedRepFull(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="head")
-        client.fit(steps=min(1, client.steps))  # a phase of its own draws a new order
+        client.fit(steps=min(1, client.steps))  # a separate phase draws a new order
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         return server.update(mean(replies, weight=equally))
 
     def ready(self, t: int) -> bool:
-        return False  # the paper has no P: it is measured once, after the last round
+        return False  # the paper has no P; here it is measured once, after the last round
 
     def adapt(self, client: Client) -> None:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="tune")

@@ -21,7 +21,8 @@ class FedRoD(Algorithm):
     personal = ("own.*",)
     uses_features = True
     head: Literal["linear", "hyper"] = setting(
-        "linear", "the personal head is a layer, or made by a shared network from label frequencies"
+        "linear",
+        "personal head: a linear layer, or one that a shared network makes from label frequencies",
     )
     hidden: int = setting(32, "hidden units of that network", low=1)
 
@@ -52,7 +53,7 @@ class FedRoD(Algorithm):
         return client.shared()
 
     def compute_correction(self, client: Client, z: Tensor) -> Tensor:
-        """Compute what the personal head adds to the generic head's logits."""
+        """Compute the logits that the personal head adds to those of the generic head."""
         if self.head == "linear":
             return client.net.own(z)
         counts = client.data.counts

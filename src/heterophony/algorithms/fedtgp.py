@@ -1,8 +1,9 @@
 """FedTGP: Zhang et al., Trainable global prototypes with adaptive-margin contrastive learning, AAAI 2024.
 
-The margin is that of the authors' code: the largest distance of a class mean to the nearest other one.
-Distances are computed without matrix products: theirs may be roots of negative numbers. A class has a
-trainable prototype from the round in which a client first sends it; theirs has all from the start.
+As in the authors' code, the margin is the largest distance between a class mean and its nearest
+neighbour. Distances are computed without matrix products; in the authors' code they may be roots of
+negative numbers. A class has a trainable prototype from the round in which a client first sends it;
+in the authors' code all classes have one from the start.
 """
 
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ from .parts.prototypes import (
 
 @dataclass(frozen=True)
 class FedTGP(PrototypeAlgorithm):
-    """Train prototypes on the server to be far from each other; hold features near them."""
+    """Train prototypes on the server to be far apart; hold features near them."""
 
     paper = "Zhang et al., AAAI 2024"
-    margin: float = setting(100.0, "the largest margin between classes, τ", low=0)
+    margin: float = setting(100.0, "largest margin between classes, τ", low=0)
     server_epochs: int = setting(100, "epochs of the server over the prototypes of a round", low=0)
     server_lr: float = setting(0.01, "learning rate of the server", above=0)
     server_batch: int = setting(10, "prototypes in a mini-batch of the server", low=1)
@@ -53,7 +54,7 @@ class FedTGP(PrototypeAlgorithm):
         return server.update(generator=w, prototypes=new)
 
     def compute_margin(self, z: Tensor, y: Tensor) -> float:
-        """Return the largest distance of a class mean to its nearest neighbour, at most τ."""
+        """Return the largest distance between a class mean and its nearest neighbour, at most τ."""
         means = torch.stack([z[y == c].mean(0) for c in y.unique()])
         if len(means) < 2:
             return self.margin
@@ -63,7 +64,7 @@ class FedTGP(PrototypeAlgorithm):
 
 
 def add_classes(w: Tensors, classes: Sequence[int], width: int) -> Tensors:
-    """Return the generator of prototypes, with a new embedding for every class that it lacks."""
+    """Return the generator of prototypes, with a new embedding for every class it lacks."""
     if not w:
         layers = {"inner": nn.Linear(width, width), "outer": nn.Linear(width, width)}
         w = weights(nn.ModuleDict(layers))

@@ -9,7 +9,7 @@ from .parts.server_updates import FedOpt
 
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
-    """Let the server take Yogi steps: as FedAdam, but the second moment changes additively."""
+    """Update the server's model with Yogi: like FedAdam, but with an additive update of the second moment."""
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()

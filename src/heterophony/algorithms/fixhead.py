@@ -13,7 +13,7 @@ from .parts.layers import replace_last_linear
 
 @dataclass(frozen=True)
 class FixHead(FedRoD):
-    """Train the base with a balanced loss and a shared head that is not learned; a personal head corrects its logits."""
+    """Train the base with a balanced loss and a fixed shared head; a personal head corrects its logits."""
 
     paper = "heterophony, docs/explanation/fixhead.md"
     directions: Literal["fixed", "learned"] = setting(

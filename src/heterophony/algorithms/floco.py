@@ -1,8 +1,9 @@
 """Floco: Grinwald et al., Federated learning over connected modes, NeurIPS 2024.
 
-Points of a client's region are projected onto the simplex, which the authors' code leaves. There all clients train in
-the round before regions are assigned; here each one's last update until then counts, and a client that has none keeps
-the whole simplex. Floco+, with a further personal model, is not here.
+Points of a client's region are projected onto the simplex; in the authors' code they may lie
+outside. There, all clients train in the round before regions are assigned; here the last update of
+each client up to then counts, and a client without one keeps the whole simplex. Floco+, which adds
+a personal model, is not included.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from .parts.mixing import project_onto_simplex, spread_over_simplex
 
 @dataclass(frozen=True)
 class Floco(Algorithm):
-    """Train a simplex of last layers; each client trains in its own region of it, found by its updates."""
+    """Train a simplex of last layers; each client trains in its own region, found from the clients' updates."""
 
     paper = "Grinwald et al., NeurIPS 2024"
     uses_features = True
@@ -45,7 +46,7 @@ class Floco(Algorithm):
         return client.shared()
 
     def draw(self, client: Client) -> list[float]:
-        """Draw a point of the client's region; as long as it has none, of the whole simplex."""
+        """Draw a point of the client's region, or of the whole simplex if it has no region yet."""
         if self.vertices == 1:
             return [1.0]
         centre = client.received.get("floco/centre")
@@ -57,7 +58,7 @@ class Floco(Algorithm):
         return project_onto_simplex(point.double(), 1.0).tolist()
 
     def answer(self, client: Client, x: Tensor, point: Sequence[float]) -> Tensor:
-        """Run the net with the last layer of a point of the simplex."""
+        """Run the net with the last layer at a point of the simplex."""
         if self.vertices == 1:
             return client.net(x)
         name = f"head.{find_last_linear(client.net, False)[0]}".rstrip(".") + ".weight"
@@ -89,6 +90,6 @@ class Floco(Algorithm):
 
 
 def flatten_move(server: Server, reply: Reply) -> Tensor:
-    """Return how far a reply moved the corners of the simplex and the head, as one vector."""
+    """Return the change of the simplex's corners and the head in a reply, as one vector."""
     names = [k for k in server.learned if k.startswith(("corners.", "head."))]
     return torch.cat([(server.model[k] - reply.tensors[k]).flatten() for k in names])

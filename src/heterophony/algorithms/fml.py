@@ -1,8 +1,9 @@
 """FML: Shen et al., Federated mutual learning, 2020.
 
-The shared net ("meme") is the smallest of the run's nets. Each net is the other's teacher, whose answers
-have no gradient, and the divergence is summed over classes. HtFLlib lets gradients of both terms flow
-into both nets, and divides the divergence by the number of classes as well.
+The shared net ("meme") is the smallest of the run's nets. Each net is the other's teacher; no
+gradient flows into the teacher's outputs, and the divergence is summed over classes. HtFLlib lets
+gradients of both terms flow into both nets, and also divides the divergence by the number of
+classes.
 """
 
 from dataclasses import dataclass
@@ -16,23 +17,29 @@ from .parts.distillation import diverge, draw_again
 
 @dataclass(frozen=True)
 class FML(Algorithm):
-    """Train an own net beside a small shared one; each learns from the other's answers."""
+    """Train each client's own net beside a small shared one; each learns from the other's outputs."""
 
     paper = "Shen et al., 2020"
     needs_classes = True
     personal = ("base.*", "head.*")
     needs_nets = "any"
-    allows_clipping = False  # the norm would be that of two nets
+    allows_clipping = False  # the norm would be taken over two nets
     alpha: float = setting(
-        0.5, "weight of the labels for the own net; the rest is for the shared net", low=0, high=1
+        0.5,
+        "weight of the labels in the loss of the client's own net; the rest is for distillation from the shared net",
+        low=0,
+        high=1,
     )
     beta: float = setting(
-        0.5, "weight of the labels for the shared net; the rest is for the own net", low=0, high=1
+        0.5,
+        "weight of the labels in the loss of the shared net; the rest is for distillation from the client's own net",
+        low=0,
+        high=1,
     )
 
     def build(self, net: Net) -> Net:
         meme = net.smallest
-        if self.alpha < 1 or self.beta < 1:  # equal nets teach each other nothing
+        if self.alpha < 1 or self.beta < 1:  # equal nets learn nothing from each other
             draw_again(meme)
         net.add_module("meme", meme)
         return net
@@ -54,7 +61,7 @@ class FML(Algorithm):
 
 
 def mix_losses(client: Client, out: Tensor, teacher: Tensor, share: float, y: Tensor) -> Tensor:
-    """Mix the loss of the labels with the divergence from a teacher's answers."""
+    """Mix the loss on the labels with the divergence from a teacher's outputs."""
     if share == 1:
         return client.loss(out, y)
     return share * client.loss(out, y) + (1 - share) * diverge(out, teacher)

@@ -21,27 +21,30 @@ METHODS: dict[str, type[Algorithm]] = {"fixhead": FixHead, "fedrod": FedRoD, "fe
 
 @dataclass(frozen=True)
 class GaussHead(Algorithm):
-    """Train another method; predict by Gaussians of the features that the received base gives a client's data.
+    """Train another method; predict with Gaussians fitted to the received base's features of a client's data.
 
-    Nothing of the personal head is trained, so it always fits the base.
+    The personal head is fitted, not trained, so it always matches the base.
     """
 
     paper = "heterophony, docs/explanation/gausshead.md"
     needs_classes = uses_features = True
     personal = ("own.*",)
     method: Literal["fixhead", "fedrod", "fedreg"] = setting(
-        "fixhead", "what trains the base and the shared head"
+        "fixhead", "method that trains the base and the shared head"
     )
     share: Literal["covariance", "means", "nothing"] = setting(
-        "covariance", "statistics that clients send: class means and covariance, means, or nothing"
+        "covariance",
+        "statistics that clients send: class means and covariance, means only, or nothing",
     )
     mean_examples: float = setting(
-        10.0, "examples that the common mean of a class counts for", low=0
+        10.0, "number of examples that the common mean of a class counts for", low=0
     )
     covariance_examples: float = setting(
-        100.0, "examples that the common covariance counts for", low=0
+        100.0, "number of examples that the common covariance counts for", low=0
     )
-    ridge: float = setting(0.05, "added to the covariance, in units of its mean diagonal", low=0)
+    ridge: float = setting(
+        0.05, "value added to the diagonal of the covariance, relative to its mean diagonal", low=0
+    )
     learned: float = setting(
         0.5, "share of the method's own personal head in the prediction", low=0, high=1
     )
@@ -81,7 +84,7 @@ class GaussHead(Algorithm):
             client.memory["gaussian_head"] = self.fit_head(client)
 
     def fit_head(self, client: Client) -> Tensors:
-        """Compute the linear discriminant of the client's own features, pulled towards common ones."""
+        """Compute the linear discriminant of the client's features, shrunk towards the common statistics."""
         own = collect_statistics(client.features(), client.data.train.labels, client.data.classes)
         common = Tensors() if self.share == "nothing" else get_common(client).read()
         strengths = (self.mean_examples, self.covariance_examples)
@@ -92,7 +95,7 @@ class GaussHead(Algorithm):
             return self.trained.predict(client, x)
         head = client.memory.get("gaussian_head") or self.fit_head(
             client
-        )  # new clients: not adapted
+        )  # new clients predict without adaptation
         logits = linear(client.net.base(x).float().flatten(1), head["weight"], head["bias"])
         if not self.learned:
             return logits

@@ -18,13 +18,18 @@ class GPFL(Algorithm):
 
     paper = "Zhang et al., ICCV 2023"
     needs_classes = True
-    optimizers = ("sgd", "adam")  # mu replaces weight decay in the gradient; AdamW's is not there
+    optimizers = (
+        "sgd",
+        "adam",
+    )  # mu replaces weight decay in the gradient; AdamW applies its decay outside the gradient
     personal = ("head.*", "prior")
-    lam: float = setting(0.001, "weight of the distance to the embedding", low=0)
+    lam: float = setting(
+        0.001, "weight of the distance between features and class embeddings", low=0
+    )
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)
     conditions: Literal["received", "stale"] = setting(
         "received",
-        "embeddings of the conditions; stale: as the client trained them in its last round",
+        "embeddings that conditions are computed from; stale: those of the client's last training",
     )
 
     def build(self, net: Net) -> Net:
@@ -57,7 +62,7 @@ class GPFL(Algorithm):
         return client.shared()
 
     def get_condition_embeddings(self, client: Client) -> Tensor:
-        """Return the embeddings that the round's conditions are computed from."""
+        """Return the embeddings from which the conditions of the round are computed."""
         table = get_class_embeddings(client).detach().clone()
         if self.conditions == "received":
             return table

@@ -1,8 +1,9 @@
 """HeteroFL: Diao et al., Computation and communication efficient FL for heterogeneous clients, ICLR 2021.
 
-The activations of a narrow net are divided by its width when it trains and when it predicts. The
-authors' code does so in training alone, which suits the whole net but not the client's own. Its static
-BatchNorm and its loss without the classes that a client lacks are left out.
+The activations of a narrow net are divided by its width in training and in prediction. The authors'
+code divides them in training only, which suits the whole net but not a client's own net. Static
+BatchNorm and the loss without the classes that a client lacks, both in the authors' code, are left
+out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class HeteroFL(Algorithm):
-    """Average nets of several widths: each entry over the clients whose nets have it."""
+    """Average nets of several widths: each entry over the clients whose nets contain it."""
 
     paper = "Diao et al., ICLR 2021"
     needs_nets = "slices"
@@ -35,7 +36,7 @@ class HeteroFL(Algorithm):
         return cut(server.model, server.shapes.get(client, {}))
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """Average every entry over the replies that have it; one that none has stays as it is."""
+        """Average each entry over the replies that contain it; an entry in no reply is unchanged."""
         model = server.model
         whole = [k for k, v in model.items() if all(r.tensors[k].shape == v.shape for r in replies)]
         new = mean(replies, *whole) if whole else Tensors()
@@ -43,7 +44,7 @@ class HeteroFL(Algorithm):
 
 
 class Divide(nn.Module):
-    """Divide by a number."""
+    """Divide the input by a number."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Divide(nn.Module):
 
 
 def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return the first entries of each tensor along every axis, as many as its shape here has."""
+    """Return the first entries of each tensor along every axis, as many as the shape given for it."""
     if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
         return tensors
     parts = {k: tuple(map(slice, shapes[k])) for k in tensors}
@@ -62,7 +63,7 @@ def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
 
 
 def average(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
-    """Return the weighted mean of each entry of a tensor over the replies that have it."""
+    """Return the weighted mean of each entry of a tensor over the replies that contain it."""
     total = torch.zeros_like(before, dtype=torch.float64)
     weight = torch.zeros_like(total)
     for reply in replies:

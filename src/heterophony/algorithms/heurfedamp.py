@@ -14,7 +14,7 @@ from .parts.mixing import AttentiveMessagePassing
 
 @dataclass(frozen=True)
 class HeurFedAMP(AttentiveMessagePassing):
-    """FedAMP with a fixed share of the own model and a softmax over cosines for the others."""
+    """Send mixtures as FedAMP does, with a fixed share of the own model and a softmax over cosines for the others."""
 
     sigma: float = setting(25.0, "sharpness of the attention", low=0)
     own_share: float | None = setting(
@@ -26,7 +26,7 @@ class HeurFedAMP(AttentiveMessagePassing):
         if n == 1:
             return torch.ones(1, 1, dtype=torch.float64)
         norms = [w.square().double().sqrt() for w in models]
-        cosines = torch.full((n, n), -torch.inf, dtype=torch.float64)  # the diagonal adds nothing
+        cosines = torch.full((n, n), -torch.inf, dtype=torch.float64)  # exclude the diagonal
         for i, j in combinations(range(n), 2):
             cosine = models[i].dot(models[j]).double() / (norms[i] * norms[j])
             cosines[i, j] = cosines[j, i] = self.sigma * cosine

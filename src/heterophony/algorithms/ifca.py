@@ -1,9 +1,10 @@
 """IFCA: Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
 
-This is the paper's model averaging, with the cluster estimated on all training examples. All k models
-go down, one comes up. The first is initialised as for FedAvg, the others anew, but for layers without
-``reset_parameters``. G is of all k models together: the mean of their outputs. P is of the model
-with the smallest loss on the client's training examples when P is measured.
+This is the paper's model averaging, with the cluster estimated on all training examples. A client
+receives all k models and sends one. The first is initialised as in FedAvg, the others
+independently, except for layers without ``reset_parameters``. G is measured with all k models: by
+the mean of their outputs. P is measured with the model of smallest loss on the client's training
+examples at that time.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,13 @@ from .parts.clusters import compute_loss, initialise
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    """Train k models; every client trains the one whose loss on its data is smallest."""
+    """Train k models; each client trains the one with the smallest loss on its data."""
 
     paper = "Ghosh et al., NeurIPS 2020"
     clusters: int = setting(2, "number of models, k", low=1)
     clustered: Literal["net", "head"] = setting(
-        "net", "what every cluster has of its own; head: the base is common (weight sharing)"
+        "net",
+        "part of the model that each cluster has of its own; head: the base is common (weight sharing)",
     )
 
     @property
@@ -41,7 +43,7 @@ class IFCA(Algorithm):
         return net
 
     def list_models(self, client: Client) -> list[Tensors]:
-        """List the tensors of all k models, as the net has them."""
+        """List the tensors of all k models, in the form the net expects."""
         now = client.shared()
         first = now.without("clusters.*")
         rest = [now.below(f"clusters.{j}.") for j in range(self.clusters - 1)]
@@ -63,7 +65,7 @@ class IFCA(Algorithm):
         return client.shared().without("clusters.*") | {"ifca/cluster": best}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """Average the models of every cluster; a cluster without clients stays as it was."""
+        """Average the models of each cluster; the model of a cluster without clients is unchanged."""
         names = list(server.model.without("clusters.*"))
         own = names if self.clustered == "net" else [k for k in names if k.startswith("head.")]
         common = [k for k in names if k not in own]
@@ -75,7 +77,7 @@ class IFCA(Algorithm):
         return server.update(model)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Count the clusters that clients chose."""
+        """Count the clusters that at least one client chose."""
         return {"clusters": float(len({int(r.tensors["ifca/cluster"]) for r in replies}))}
 
     def adapt(self, client: Client) -> None:

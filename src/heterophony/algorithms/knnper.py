@@ -1,7 +1,7 @@
 """kNN-Per: Marfoq et al., Personalized federated learning through local memorization, ICML 2022.
 
-The kernel is that of the authors' code: squared distances, divided by the width of the features. There
-λ is chosen per client on held-out examples; here it is one setting for all.
+As in the authors' code, the kernel takes squared distances divided by the width of the features.
+The authors' code chooses λ per client on held-out examples; here it is one setting for all clients.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ from .parts.distillation import square_distances
 
 @dataclass(frozen=True)
 class KNNPer(Algorithm):
-    """Train FedAvg; mix its predictions with those of the nearest features of the client's own data."""
+    """Train FedAvg; mix its predictions with the labels of the nearest features in the client's own data."""
 
     paper = "Marfoq et al., ICML 2022"
     uses_features = True
     needs_classes = True
     lam: float = setting(0.5, "share of the nearest neighbours in the prediction", low=0, high=1)
-    neighbours: int = setting(10, "examples of the datastore that are asked, k", low=1)
-    scale: float = setting(1.0, "width of the kernel, by that of the features", above=0)
+    neighbours: int = setting(10, "number of nearest neighbours, k", low=1)
+    scale: float = setting(
+        1.0, "width of the kernel, relative to the width of the features", above=0
+    )
 
     def adapt(self, client: Client) -> None:
         if self.lam:
@@ -33,7 +35,9 @@ class KNNPer(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if not self.lam:
             return client.net(x)
-        store = client.memory.get("datastore") or build_datastore(client)  # new clients: not tuned
+        store = client.memory.get("datastore") or build_datastore(
+            client
+        )  # new clients predict without tuning
         z = client.net.base(x)
         model = client.net.head(z).float().softmax(1)
         near = self.ask_neighbours(z.float().flatten(1), store)
@@ -53,6 +57,6 @@ class KNNPer(Algorithm):
 
 
 def build_datastore(client: Client) -> Tensors:
-    """Store the features of all training examples by the net's base, with their classes."""
+    """Store the base's features of all training examples, with their classes."""
     z, labels = client.features().flatten(1), client.data.train.labels
     return Tensors({"features": z, "classes": one_hot(labels, client.data.classes).to(z)})

@@ -7,7 +7,7 @@ from ..core.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class LGFedAvg(Algorithm):
-    """Share the head; the base is personal: the opposite of FedPer."""
+    """Share the head and keep the base personal: the opposite of FedPer."""
 
     paper = "Liang et al., 2020"
     personal = ("base.*",)

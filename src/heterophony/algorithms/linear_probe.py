@@ -7,7 +7,7 @@ from ..core.algorithm import Algorithm, Net
 
 @dataclass(frozen=True)
 class LinearProbe(Algorithm):
-    """Freeze the base as it is given; average the clients' heads."""
+    """Freeze the given base; average the clients' heads."""
 
     paper = "linear probing; FedAvg: McMahan et al., AISTATS 2017"
     separates_head = True

@@ -1,4 +1,4 @@
-"""Local: no federation, the baseline that a personalised method must beat."""
+"""Local training without federation: the baseline that a personalised method must beat."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,14 +8,14 @@ from ..core.algorithm import Algorithm, setting
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Train clients alone; nothing is sent."""
+    """Train each client on its own data; nothing is sent."""
 
     paper = "no federation"
     personal = ("*",)
     common = False
     needs_nets = "any"
     clients: Literal["selected", "all"] = setting(
-        "selected", "that train in a round: as many as with other algorithms, or all"
+        "selected", "clients that train in a round: as many as with other algorithms, or all"
     )
 
     @property

@@ -13,7 +13,7 @@ from ..core.tensors import Tensors, answer, frozen, state
 
 @dataclass(frozen=True)
 class MOON(Algorithm):
-    """Pull features towards those of the received model, away from the client's previous ones."""
+    """Pull features towards those of the received model, and away from those of the client's previous model."""
 
     paper = "Li et al., CVPR 2021"
     uses_features = True
@@ -27,8 +27,8 @@ class MOON(Algorithm):
             name, first = next(linears)
             if not first.weight.requires_grad:
                 raise ConfigError(
-                    "algorithm.projection: it replaces the first layer of the head, which is frozen;"
-                    " unfreeze it, or leave projection out"
+                    "algorithm.projection: the projection replaces the head's first layer, which is"
+                    " frozen; unfreeze that layer, or set algorithm.projection = false"
                 )
             width, bias = first.in_features, first.bias is not None
             net.base = nn.Sequential(
@@ -55,7 +55,7 @@ class MOON(Algorithm):
         return client.shared()
 
     def compute_contrast(self, z: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        """Compute the contrastive loss: the received model's features are the positive ones."""
+        """Compute the contrastive loss, in which the received model's features are the positive ones."""
         likeness = [cosine_similarity(z.flatten(1), o.flatten(1)) for o in (near, far)]
         scores = torch.stack(likeness, 1) / self.temperature
         return cross_entropy(scores, z.new_zeros(len(z), dtype=torch.int64))

@@ -1,8 +1,10 @@
 """PeFLL: Scott et al., Personalized federated learning by learning to learn, ICLR 2024.
 
-The embedding is the smaller one of the authors' code, a linear layer of labels: the mean over a client's examples is that of its label
-frequencies, so that the server can train it. There a client and the server exchange twice in a round, embedding and model; here a client
-whose frequencies the server does not know yet is sent the hypernetwork, and makes its model itself.
+The embedding network is the smaller one of the authors' code, a linear layer of labels: its mean
+over a client's examples depends only on the client's label frequencies, so the server can train it.
+In their code, a client and the server exchange twice per round: embedding, then model. Here, a
+client whose label frequencies the server does not know yet receives the hypernetwork and makes its
+model itself.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ FREQUENCIES = "pefll/frequencies"
 
 @dataclass(frozen=True)
 class PeFLL(HypernetworkOnServer):
-    """Let a hypernetwork make every client's model of an embedding of its data; new clients need no training."""
+    """Let a hypernetwork make each client's model from an embedding of its data; new clients need no training."""
 
     paper = "Scott et al., ICLR 2024"
     needs_classes = True
@@ -41,7 +43,7 @@ class PeFLL(HypernetworkOnServer):
         return client.shared() | {FREQUENCIES: compute_frequencies(client)}
 
     def adapt(self, client: Client) -> None:
-        """Make the model of a client that was sent the hypernetwork; nothing is trained."""
+        """Make the model of a client that received the hypernetwork; nothing is trained."""
         w = client.received.below(PREFIX)
         if w:
             made = make_model(w, embed(w, compute_frequencies(client)), client.received)

@@ -14,18 +14,18 @@ from ..core.tensors import Tensors, answer, params
 
 @dataclass(frozen=True)
 class PerFedAvg(Algorithm):
-    """Learn an initial model that one step on a client's own data adapts well."""
+    """Learn an initial model that adapts well to a client's data in one step."""
 
     paper = "Fallah et al., NeurIPS 2020"
-    optimizers = ("sgd",)  # both steps are plain SGD with rates of their own
+    optimizers = ("sgd",)  # both steps are plain SGD, each with its own learning rate
     order: Literal["first", "hessian_free"] = setting(
-        "first", "second-order term: left out, or by differences"
+        "first", "second-order term: left out, or computed by finite differences"
     )
     alpha: float = setting(0.01, "learning rate of the adaptation", low=0)
     beta: float = setting(0.001, "learning rate of the generic model", low=0)
-    delta: float = setting(1e-3, "step of the differences that replace the Hessian", above=0)
+    delta: float = setting(1e-3, "step of the finite differences that replace the Hessian", above=0)
     adaptation: Literal["step", "epoch"] = setting(
-        "step", "how long a client adapts before P is measured"
+        "step", "how much a client adapts before P is measured"
     )
 
     def local(self, client: Client) -> Tensors:
@@ -33,13 +33,13 @@ class PerFedAvg(Algorithm):
         turn = count()
 
         def compute_slope(w: Tensors, batch: tuple[Tensor, Tensor]) -> Tensors:
-            with client.apart(f"slope/{next(turn)}"):  # draws of its own for dropout
+            with client.apart(f"slope/{next(turn)}"):  # separate random draws for dropout
                 return compute_gradient(client, w, *batch)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             w = params(net)
             first_slope = compute_slope(w, next(first))
-            # in place on a clone: only that keeps the memory format, hence the bits of α = 0
+            # in place on a clone, to keep the memory format: α = 0 is then exact to the bit
             ahead = w.map(lambda p, g: p.clone().sub_(g, alpha=self.alpha), first_slope)
             return client.loss(answer(net, ahead, x), y)
 
@@ -70,6 +70,6 @@ def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensor
 
 
 def get_gradient(parameter: Tensor) -> Tensor:
-    """Return a copy of the gradient in the parameter's memory format; zeros if there is none."""
+    """Return a copy of the gradient in the parameter's memory format, or zeros if it has none."""
     slope = torch.zeros_like(parameter)
     return slope if parameter.grad is None else slope.copy_(parameter.grad)

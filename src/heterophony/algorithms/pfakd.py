@@ -19,19 +19,20 @@ from .parts.distillation import (
 
 @dataclass(frozen=True)
 class PFAKD(Algorithm):
-    """FedPer with feature distillation: features are held near those of the received base."""
+    """Train FedPer with feature distillation: features are held near those of the received base."""
 
     paper = "PFAKD"
     personal = ("head.*",)
     beta: float = setting(1.0, "weight of the distillation", low=0)
     at: Literal["none", "alternating", "attention"] = setting(
-        "none", "PFAKD + AT: alternating trains the head before the base; attention transfers maps"
+        "none",
+        "PFAKD + AT: alternating trains the head before the base; attention transfers attention maps",
     )
     at_weight: float = setting(1000.0, "weight of the attention transfer", low=0)
 
     def build(self, net: Net) -> Net:
         if self.at == "attention":
-            find_stages(net.base)  # refuses a model without stages before the first round
+            find_stages(net.base)  # raises before the first round if the model has no stages
         return net
 
     def local(self, client: Client) -> Tensors:

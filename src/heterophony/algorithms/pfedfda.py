@@ -1,7 +1,8 @@
 """pFedFDA: McLaughlin and Su, Personalized federated learning via feature distribution adaptation, NeurIPS 2024.
 
-The authors' code collects features while it trains, and fits the share by L-BFGS; here they are of the trained
-base, and the share is the best of eleven. ``ridge`` is 1 there, as the identity is added to a covariance.
+The authors' code collects features while it trains, and fits the share by L-BFGS; here features are
+those of the trained base, and the share is the best of eleven values. In the authors' code
+``ridge`` is 1: the identity is added to a covariance.
 """
 
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ from .parts.gaussians import (
 )
 from .parts.layers import find_last_linear, list_linear_layers
 
-AT_LEAST = 3  # examples of a class that has a mean of its own
+AT_LEAST = 3  # smallest number of examples for which a class has its own mean
 SHARES = [i / 10 for i in range(11)]
 
 
 @dataclass(frozen=True)
 class PFedFDA(Algorithm):
-    """Classify by Gaussians of features: means and covariance are mixed of common and local estimates."""
+    """Classify by Gaussians of features, with means and covariance mixed from common and local estimates."""
 
     paper = "McLaughlin and Su, NeurIPS 2024"
     needs_classes = separates_head = True
@@ -56,7 +57,7 @@ class PFedFDA(Algorithm):
         return client.shared()
 
     def adapt(self, client: Client) -> None:
-        """Mix the received Gaussians with those of the client's own features."""
+        """Mix the received Gaussians with those of the client's features."""
         z, labels, head = client.features(), client.data.train.labels, get_gaussian_head(client)
         beta = self.fit_share(client, z) if self.beta is None else self.beta
         client.metrics["beta"] = beta
@@ -66,19 +67,19 @@ class PFedFDA(Algorithm):
     def mix(
         self, beta: float, own: tuple[Tensor, Tensor], head: GaussianHead
     ) -> tuple[Tensor, Tensor]:
-        """Mix local and received means, and local and received covariance."""
+        """Mix local and received means, and local and received covariances."""
         pairs = zip(own, (head.means.detach(), head.covariance.detach()), strict=True)
         means, covariance = (beta * local + (1 - beta) * common for local, common in pairs)
         return means, covariance
 
     def fit_share(self, client: Client, z: Tensor) -> float:
-        """Find the share of local estimates by which each half of the data classifies the other best."""
+        """Find the share of local estimates with which each half of the data best classifies the other."""
         labels, head = client.data.train.labels, get_gaussian_head(client)
         prior = compute_log_prior(client.data)
         second, losses = split_by_class(labels), [0.0] * len(SHARES)
         for half in (second, ~second):
             if not bool(half.any()) or bool(half.all()):
-                return 0.0  # too few examples to tell
+                return 0.0  # too few examples to choose by
             own = estimate_gaussian(z[half], labels[half], head.means, self.ridge, AT_LEAST)
             for i, share in enumerate(SHARES):
                 weight, bias = compute_discriminant(*self.mix(share, own, head))

@@ -14,18 +14,20 @@ from .parts.layers import Blocks, GatingLayer, forward_gated, select_blocks, spl
 
 @dataclass(frozen=True)
 class PFedGate(Algorithm):
-    """Scale blocks of the shared model by a personal gate, within a budget; its P is transductive."""
+    """Scale blocks of the shared model by a personal gate, within a budget; P is transductive
+    (gates see all of a client's unlabelled test inputs).
+    """
 
     paper = "Chen et al., ICML 2023"
     personal = ("gate.*",)
     sparsity: float = setting(0.5, "fraction of the model that is kept", above=0, high=1)
     pieces: int = setting(5, "blocks per tensor", low=1)
     gate_lr: float | None = setting(None, "learning rate of the gate; default: training.lr", low=0)
-    clip: float = setting(10.0, "largest gradient norm, of the gate and of the model", above=0)
+    clip: float = setting(10.0, "largest gradient norm, for the gate and for the model", above=0)
     mode: Literal["joint", "alternate"] = setting(
-        "joint", "train gate and model at once or in turn"
+        "joint", "train gate and model together or alternately"
     )
-    separate_transform: bool = setting(False, "select and scale blocks by two different heads")
+    separate_transform: bool = setting(False, "use separate heads to select and to scale blocks")
     decay_after: int | None = setting(None, "rounds until learning rates are divided by 10", low=0)
     tested: Literal["local", "received"] = setting("local", "model that P is measured with")
 
@@ -63,17 +65,17 @@ class PFedGate(Algorithm):
         return client.shared()
 
     def compute_gates(self, cut: Blocks, g: Tensor, m: Tensor) -> tuple[Tensor, float]:
-        """Return a factor for every block, 0 for dropped ones, and the fraction of the model kept."""
+        """Return a factor for every block, 0 if it is dropped, and the fraction of the model that is kept."""
         if self.sparsity == 1:
             return m, 1.0
         least = min(max(1 / self.pieces, 0.1), self.sparsity)
         g = g.clamp(min=least)
         keep, share = select_blocks(cut, g.detach(), self.sparsity - least)
-        factors = m * (1 + (g - g.detach()))  # the gradient reaches the choice, too
+        factors = m * (1 + (g - g.detach()))  # the gradient also reaches the selection
         return torch.where(keep, factors, 0), share
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Compute gates from the client's whole test set, so that no answer depends on its batch."""
+        """Compute gates from the client's whole test set, so that no output depends on its batch."""
         own = client.memory.get("own", Tensors()) if self.tested == "local" else Tensors()
         cut = split_into_blocks(client.net, self.pieces)
         seen = [client.net.gate(v) for v, _ in client.data.test.batches(250)]

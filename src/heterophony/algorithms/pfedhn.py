@@ -1,8 +1,9 @@
 """pFedHN: Shamsian et al., Personalized federated learning using hypernetworks, ICML 2021.
 
-A round is one step of the hypernetwork, on the mean over its clients; the authors' code has one client in a round, a rate of 0.01
-and weight decay, for thousands of rounds. Here lr / (1 - momentum) is 1: the biases of the hypernetwork move about as FedAvg's
-model does. G is of the model of the mean embedding, which new clients are sent too.
+A round is one step of the hypernetwork, on the mean over its clients; the authors' code has one
+client per round, a learning rate of 0.01 and weight decay, for thousands of rounds. Here lr / (1 -
+momentum) is 1, so the biases of the hypernetwork move about as far as FedAvg's model does. G is
+measured with the model of the mean embedding, which is also sent to new clients.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from .parts.hypernetworks import HypernetworkOnServer, make_model
 
 @dataclass(frozen=True)
 class PFedHN(HypernetworkOnServer):
-    """Let a hypernetwork on the server make every client's model of a learned embedding of the client."""
+    """Let a hypernetwork on the server make each client's model from a learned embedding of the client."""
 
     paper = "Shamsian et al., ICML 2021"
 

@@ -12,14 +12,16 @@ from ..core.tensors import Tensors, answer, mix, state, weights
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    """Train a personal model near the local one, which follows it (Moreau envelope)."""
+    """Train a personal model near the local model, which follows it (Moreau envelope)."""
 
     paper = "Dinh et al., NeurIPS 2020"
     optimizers = ("sgd",)  # the inner steps are plain SGD with own_lr
     lam: float = setting(15.0, "strength of the proximal term between the two models", low=0)
     inner_steps: int = setting(5, "updates of the personal model on each mini-batch", low=1)
     own_lr: float = setting(0.05, "learning rate of the personal model", low=0)
-    local_lr: float = setting(0.01, "learning rate of the local model; times lam at most 1", low=0)
+    local_lr: float = setting(
+        0.01, "learning rate of the local model; its product with lam is at most 1", low=0
+    )
     beta: float = setting(1.0, "step of the server towards the clients' mean", low=0, high=1)
 
     def local(self, client: Client) -> Tensors:
@@ -44,7 +46,7 @@ class PFedMe(Algorithm):
         return server.update(averaged | mix([w, averaged.only(*w)], [1 - self.beta, self.beta]))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Use the personal model as trained last; before the first round, the received one."""
+        """Predict with the personal model as last trained, or with the received one before the first round."""
         own = client.memory.get("own", Tensors())
         return answer(client.net, own, x)
 

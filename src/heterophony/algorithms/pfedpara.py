@@ -9,15 +9,15 @@ from .fedpara import HadamardProduct, factorise_net
 
 @dataclass(frozen=True)
 class PFedPara(Algorithm):
-    """Factor weights as W1 ⊙ (W2 + 1); share the factors of W1, keep those of W2 personal."""
+    """Factorise weights as W1 ⊙ (W2 + 1); share the factors of W1, keep those of W2 personal."""
 
     paper = "Hyeon-Woo et al., ICLR 2022"
     gamma: float = setting(
-        0.1, "fraction of a layer's parameters that its factors have", above=0, high=1
+        0.1, "size of a layer's factors, as a fraction of its parameters", above=0, high=1
     )
 
     def build(self, net: Net) -> Net:
-        # the last layer decides for which classes a model is: it must have a personal part
+        # the last layer depends most on the classes of a client: it must have a personal part
         return factorise_net(net, self.gamma, plus=1.0, last=True)
 
     def stays(self, net: Net) -> Iterable[str]:

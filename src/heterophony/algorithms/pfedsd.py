@@ -20,7 +20,7 @@ class PFedSD(Algorithm):
     lam: float = setting(0.5, "weight of the distillation", low=0)
     temperature: float = setting(3.0, "temperature of the distillation", above=0)
     teacher_bn: Literal["eval", "train"] = setting(
-        "eval", "the teacher's BatchNorm: by running statistics, or by the batch"
+        "eval", "statistics of the teacher's BatchNorm: running ones, or those of the batch"
     )
 
     def local(self, client: Client) -> Tensors:
@@ -38,14 +38,14 @@ class PFedSD(Algorithm):
         return client.shared()
 
     def compute_distillation_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Compute T² KL(teacher ‖ student) of the softened answers, the mean over the batch."""
+        """Compute T² KL(teacher ‖ student) of the softened outputs, as a mean over the batch."""
         t = self.temperature
         target, log_answer = softmax(teacher / t, 1), log_softmax(student / t, 1)
         return t**2 * kl_div(log_answer, target, reduction="batchmean")
 
     @torch.no_grad()
     def run_teacher(self, client: Client, x: Tensor) -> Tensor:
-        """Return the logits of the own model of the last round, without a gradient."""
+        """Return the logits of the client's own model of its last round, without a gradient."""
         training = client.net.training
         client.net.train(training and self.teacher_bn == "train")
         with client.apart("teacher"):
@@ -54,7 +54,7 @@ class PFedSD(Algorithm):
         return out
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Use the model that the client trained last, not the received one."""
+        """Predict with the model that the client trained last, not with the received one."""
         return self.run_teacher(client, x) if "own" in client.memory else client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ from ..core.tensors import Tensors, mix, weights
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Cancel client drift by control variates of the server and of each client."""
+    """Correct client drift with control variates of the server and of each client."""
 
     paper = "Karimireddy et al., ICML 2020"
     optimizers = ("sgd",)  # a control variate is the mean gradient: the distance by steps and rate
-    allows_clipping = False  # that distance would not be the mean gradient
+    allows_clipping = False  # the distance would not be the mean gradient
     server_lr: float = setting(1.0, "learning rate of the server", above=0)
 
     def send(self, server: Server, client: str) -> Tensors:

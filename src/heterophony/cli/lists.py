@@ -132,7 +132,7 @@ def format_list_cell(key: str, row: dict[str, Any]) -> str:
 
 
 def format_setting(setting: dict[str, Any]) -> str:
-    """Format a setting: ``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
+    """Format a setting: ``mu = 0.001 (at least 0)``, ``augment = simple (or auto, copy)``."""
     allowed = setting["allowed"]
     if setting["default"] is None:
         return f"{setting['name']}: not set ({allowed})"
@@ -141,7 +141,7 @@ def format_setting(setting: dict[str, Any]) -> str:
         return f"{setting['name']} = {default} ({allowed})"
     default = default.lower() if isinstance(setting["default"], bool) else default
     others = [word for word in allowed.split(" | ") if word != default]
-    return f"{setting['name']} = {default}, or {', '.join(others)}"
+    return f"{setting['name']} = {default} (or {', '.join(others)})"
 
 
 def list_algorithms() -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Parts of algorithms: helpers that one or several algorithm files import."""
+"""Parts of algorithms: helpers that one or more algorithm files import."""

@@ -1,4 +1,4 @@
-"""Clusters of clients: splitting them in two (CFL), their initial models, and held-out examples to choose by."""
+"""Clusters of clients (CFL, IFCA), fresh initial models, and held-out examples to judge models by (FedFomo)."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,7 +12,7 @@ from ...core.tensors import Tensors, answer, match_memory_format, params
 
 
 def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
-    """Compute the cosine of every two updates; an update of zero is at right angles to all."""
+    """Compute the cosine of every pair of updates; a zero update has cosine 0 with all others."""
     n, norms = len(updates), [float(u.square().double().sqrt()) for u in updates]
     cosines = torch.eye(n, dtype=torch.float64)
     for i, j in combinations(range(n), 2):
@@ -24,8 +24,8 @@ def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
 def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
     """Split two or more positions; return the part without the first one, and the largest cosine across.
 
-    Parts are joined by falling cosine until two are left: the cosines across that remain are then
-    as small as any split makes them.
+    Parts are joined in order of decreasing cosine until two are left: no other split makes the
+    largest cosine between the two parts smaller.
     """
     n = len(cosines)
     part = list(range(n))
@@ -40,7 +40,7 @@ def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
 
 
 def initialise(module: nn.Module) -> nn.Module:
-    """Draw new initial parameters for every layer that can; frozen ones stay what they are."""
+    """Draw new initial parameters for every layer that supports it; frozen ones are unchanged."""
     kept = [(v, v.clone()) for m in module.modules() for v in list_frozen(m)]
     for m in module.modules():
         draw = getattr(m, "reset_parameters", None)
@@ -60,9 +60,10 @@ def list_frozen(layer: nn.Module) -> list[Tensor]:
 
 
 def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
-    """Split into examples to train on and examples to hold out, spread evenly over the data.
+    """Split examples into those to train on and those to hold out, spread evenly over the data.
 
-    The split is the same in every round. With fraction 0, or a single example, both are the whole.
+    The split is the same in every round. With fraction 0, or a single example, both parts are the
+    whole.
     """
     steps = torch.arange(len(samples) + 1, dtype=torch.float64) * fraction + 1e-9
     chosen = steps.floor().diff() > 0
@@ -87,10 +88,10 @@ def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
 def compute_gains(
     client: Client, before: Tensors, candidates: Sequence[Tensors], samples: Samples, norm: str
 ) -> Tensor:
-    """Compute how much smaller each candidate's loss is than that of ``before``, per distance.
+    """Compute how much smaller each candidate's loss is than that of ``before``, per unit of distance.
 
     The distance is the ``norm`` of the difference, "l1" or "l2". The gain is 0 for a candidate that
-    is the same, or empty.
+    equals ``before``, or is empty.
     """
     loss, learned = compute_loss(client, before, samples), list(params(client.net))
     gains = loss.new_zeros(len(candidates))

@@ -1,4 +1,4 @@
-"""Terms and teachers for distillation: answers, attention maps, received models, MMD, FedGen's generator."""
+"""Losses and teachers for distillation: outputs, attention maps, received models, MMD, FedGen's generator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +17,10 @@ LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
 
 
 def find_stages(base: nn.Module) -> list[nn.Module]:
-    """Find the modules to compare: ``layer1``, ``layer2``, … of a ResNet, or else the end of every
-    block that begins with a convolution.
+    """Find the modules whose outputs are compared in attention transfer.
+
+    These are ``layer1``, ``layer2``, … of a ResNet, or else the end of every block that begins with
+    a convolution.
     """
     parts = dict(base.named_children())
     ends, before = list[nn.Module](), None
@@ -30,12 +32,14 @@ def find_stages(base: nn.Module) -> list[nn.Module]:
         before = part
     stages = [m for k, m in parts.items() if k.startswith("layer")] or ends
     if not stages:
-        raise ConfigError("algorithm.at: attention needs a model with convolutions in its base")
+        raise ConfigError(
+            "algorithm.at: attention transfer needs a model whose base has convolutions; choose one, or change algorithm.at"
+        )
     return stages
 
 
 def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the features, and each stage's attention map: squared activations over channels."""
+    """Return the features, and the attention map of each stage: squared activations over channels."""
     maps = list[Tensor]()
 
     def record_map(part: nn.Module, given: object, out: Tensor) -> None:
@@ -50,14 +54,14 @@ def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Ten
 
 
 def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
-    """Compute the mean over stages of the mean squared difference of the maps."""
+    """Compute the mean squared difference of the attention maps, averaged over stages."""
     return sum_scalars(map(mse_loss, student, teacher)) / len(student)
 
 
 def make_teacher(net: Net) -> nn.Module:
-    """Make the received base the teacher, with BatchNorm by the batch.
+    """Make a teacher of the received base, whose BatchNorm uses the statistics of the batch.
 
-    Its running statistics are one client's, not those of the generic model.
+    The running statistics are those of one client, not of the generic model.
     """
     teacher = frozen(net.base).eval()
     for m in teacher.modules():
@@ -83,7 +87,7 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # those of FedCP's authors
 
 
 def compute_mmd(a: Tensor, b: Tensor) -> Tensor:
-    """Compute the squared MMD of two sets of as many vectors, summed over the bandwidths."""
+    """Compute the squared MMD of two sets with equal numbers of vectors, summed over the bandwidths."""
     a, b = a.flatten(1).float(), b.flatten(1).float()
     pairs = ((a, a, 1.0), (b, b, 1.0), (a, b, -2.0))
     terms = [
@@ -100,13 +104,13 @@ def square_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 def make_generator(classes: int, width: int, noise: int, hidden: int) -> nn.Module:
-    """Make a net of two layers, from noise and a label to features."""
+    """Make a net of two layers that maps noise and a label to features."""
     layers = {"inner": nn.Linear(noise + classes, hidden), "outer": nn.Linear(hidden, width)}
     return nn.ModuleDict(layers)
 
 
 def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
-    """Generate a feature for every label, with the generator's parameters ``w``."""
+    """Generate features for each label, with the generator's parameters ``w``."""
     classes = w["inner.weight"].shape[1] - noise.shape[1]
     given = torch.cat([noise, one_hot(labels, classes).to(noise)], 1)
     hidden = linear(given, w["inner.weight"], w["inner.bias"]).relu()
@@ -114,13 +118,13 @@ def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
 
 
 def draw_labels(shares: Tensor, count: int) -> Tensor:
-    """Draw labels by their shares."""
+    """Draw labels with probabilities proportional to ``shares``."""
     return torch.multinomial(shares, count, replacement=True)
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Compute on one thread, as clients do: sums may round by the number of threads."""
+    """Compute on one thread, as clients do: the rounding of sums may depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -131,7 +135,7 @@ def on_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """How a generator is trained: ``noise`` numbers beside each label, likeness costs ``diversity``."""
+    """Settings of the generator's training: ``noise`` is its width, ``diversity`` the weight of likeness."""
 
     steps: int
     batch: int
@@ -143,7 +147,7 @@ class GeneratorTraining:
 def train_generator(
     w: Tensors, heads: Tensors, labels: Tensor, how: GeneratorTraining, kept: Tensors
 ) -> tuple[Tensors, Tensors]:
-    """Train the generator so that the mean head answers its labels; return it and Adam's moments."""
+    """Train the generator so that the mean head recovers the labels; return its parameters and Adam's state."""
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
     assert weight is not None
@@ -162,7 +166,7 @@ def train_generator(
 
 
 def compute_likeness(z: Tensor, eps: Tensor) -> Tensor:
-    """Compute how alike features of different noise are: 1 if they are the same, else less."""
+    """Measure how alike features of different noise are: 1 if they are equal, less otherwise."""
     features = torch.cdist(z, z, p=1.0) / z.shape[1]
     noises = torch.cdist(eps, eps).square() / eps.shape[1]
     return (-noises * features).mean().exp()

@@ -1,4 +1,4 @@
-"""Gaussian heads: class means and one covariance of features, and the linear classifier they make."""
+"""Gaussian heads: class means and a common covariance of features, and the linear classifier they define."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class GaussianHead(nn.Module):
 
     @torch.no_grad()
     def load(self, means: Tensor, covariance: Tensor) -> None:
-        """Take over these estimates."""
+        """Replace the estimates by these."""
         self.means.copy_(means)
         self.covariance.copy_(covariance)
 
 
 class ClassStatistics(nn.Module):
-    """Statistics of features that clients have in common, per example: shares and sums of classes, scatter.
+    """Feature statistics common to the clients, per example: shares and sums of classes, and scatter.
 
     They are parameters without a gradient, so they are sent, averaged and protected as weights are.
-    Means over examples are linear: the average of all clients is that of all their examples.
+    Means over examples are linear: the average over all clients is that of all their examples.
     """
 
     def __init__(self, classes: int, width: int, covariance: bool) -> None:
@@ -56,7 +56,7 @@ class ClassStatistics(nn.Module):
 
     @torch.no_grad()
     def move_halfway(self, statistics: Tensors) -> None:
-        """Move half of the way to these statistics."""
+        """Move halfway towards these statistics."""
         for name, parameter in self.named_parameters():
             parameter.lerp_(statistics[name].to(parameter), 0.5)
 
@@ -64,7 +64,7 @@ class ClassStatistics(nn.Module):
 def collect_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
     """Return shares of classes, sums of features by class, and their scatter around the class means.
 
-    All are divided by the number of examples, and computed in float64.
+    All are divided by the number of examples and computed in float64.
     """
     z, n = z.flatten(1).double(), max(len(z), 1)
     counts = torch.bincount(labels, minlength=classes).to(z)
@@ -81,10 +81,11 @@ def fit_discriminant(
     covariance_examples: float,
     ridge: float,
 ) -> Tensors:
-    """Compute weight and bias of the discriminant of a client's statistics and common ones, with its prior.
+    """Compute weight and bias of the discriminant from a client's and the common statistics, with its prior.
 
-    The common mean of a class counts for ``mean_examples``, the common covariance for
-    ``covariance_examples``. Without a common mean, it is that of all features of the client.
+    The common mean of a class counts as ``mean_examples`` examples, the common covariance as
+    ``covariance_examples``. A class without a common mean uses the mean of all features of the
+    client.
     """
     common, counts = common.map(Tensor.double), counts.double()
     n, total = counts.sum(), (counts + mean_examples)[:, None]
@@ -104,7 +105,7 @@ def fit_discriminant(
 
 @torch.no_grad()
 def compute_discriminant(means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute weights and biases of the linear discriminant, without prior."""
+    """Compute weights and biases of the linear discriminant, without a prior."""
     m, c = means.double(), covariance.double()
     variance = c.diagonal().mean()
     variance = torch.where(variance > 0, variance, 1.0)  # a single example has none
@@ -114,7 +115,7 @@ def compute_discriminant(means: Tensor, covariance: Tensor) -> tuple[Tensor, Ten
 
 
 def compute_log_prior(data: ClientData) -> Tensor:
-    """Compute the logarithms of the client's class frequencies; no class is impossible."""
+    """Compute the logarithms of the client's class frequencies, smoothed so that none is zero."""
     shares = data.counts / data.counts.sum() + RARE
     return (shares / shares.sum()).log()
 
@@ -122,9 +123,9 @@ def compute_log_prior(data: ClientData) -> Tensor:
 def estimate_gaussian(
     z: Tensor, labels: Tensor, common: Tensor, ridge: float, at_least: int
 ) -> tuple[Tensor, Tensor]:
-    """Estimate class means and the covariance of features around them.
+    """Estimate class means, and the covariance of the features around them.
 
-    A class with fewer than ``at_least`` examples has its ``common`` mean.
+    A class with fewer than ``at_least`` examples uses its ``common`` mean.
     """
     z, means = z.double(), common.double()
     counts = torch.bincount(labels, minlength=len(means)).to(z)
@@ -137,7 +138,7 @@ def estimate_gaussian(
 
 
 def split_by_class(labels: Tensor) -> Tensor:
-    """Say of every example which of two halves it is in; each class is split evenly."""
+    """Assign each example to one of two halves, so that each class is split evenly."""
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     first = (counts.cumsum(0) - counts)[labels[order]]

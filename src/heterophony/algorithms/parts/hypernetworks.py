@@ -1,7 +1,8 @@
-"""A hypernetwork on the server: features of a client's embedding, and one linear layer for each tensor it makes.
+"""A hypernetwork on the server: hidden features of a client's embedding, and a linear layer per tensor it makes.
 
-Its parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and ``made/NAME/weight`` and ``made/NAME/bias``
-for each tensor of the model. The biases begin as the initial model and the weights at 0, so that a run begins as FedAvg's does.
+Its parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and ``made/NAME/weight``
+and ``made/NAME/bias`` for each tensor of the model. The biases begin as the initial model and the
+weights at 0, so that a run begins as with FedAvg.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Embed = Callable[[Tensors, str], Tensor]  # of parameters and a client: its embe
 
 
 def create_hypernetwork(model: Tensors, inputs: int, hidden: int, layers: int) -> Tensors:
-    """Create a hypernetwork that makes this model of every embedding, until it is trained."""
+    """Create a hypernetwork that, until it is trained, makes this model from any embedding."""
     widths = [inputs, *[hidden] * layers]
     out = dict[str, Tensor]()
     for i in range(layers):
@@ -36,7 +37,9 @@ def create_hypernetwork(model: Tensors, inputs: int, hidden: int, layers: int) -
 
 
 def compute_features(w: Tensors, embedding: Tensor) -> Tensor:
-    """Compute the features that all tensors of the model are made of."""
+    """Compute the hypernetwork's hidden features of an embedding; every tensor of the model is a
+    linear function of them.
+    """
     z = embedding
     for i in range(sum(k.startswith("mlp.") for k in w) // 2):
         z = linear(z if i == 0 else z.relu(), w[f"mlp.{i}.weight"], w[f"mlp.{i}.bias"])
@@ -55,10 +58,10 @@ def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
 
 
 def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]) -> Tensors:
-    """Compute the mean over clients of the gradient by which their models move as they trained.
+    """Compute the gradient of the hypernetwork from its clients' moves, averaged over clients.
 
-    A client's ``move`` is its received model less the trained one, which takes the place of a gradient
-    of the model: the rest is the chain rule.
+    The ``move`` of a client is its received model minus its trained one. It takes the place of the
+    gradient of the model; the chain rule does the rest.
     """
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     total: Tensor | None = None
@@ -74,18 +77,20 @@ def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]
 
 @dataclass(frozen=True)
 class HypernetworkOnServer(Algorithm):
-    """The server makes every client's model, and steps along what the clients make of it."""
+    """Base of algorithms whose server makes each client's model, and learns from how clients train it."""
 
     server_lr: float = setting(0.1, "learning rate of the hypernetwork", above=0)
     server_momentum: float = setting(0.9, "its momentum", low=0, high=1)
     embedding: int | None = setting(
         None, "width of an embedding; default: a quarter of the number of clients, plus 1", low=1
     )
-    hidden: int = setting(16, "units of its hidden layers; 100 in the authors' code", low=1)
-    layers: int = setting(4, "its layers before those that make the model", low=1)
+    hidden: int = setting(
+        16, "units of the hypernetwork's hidden layers; 100 in the authors' code", low=1
+    )
+    layers: int = setting(4, "number of its layers before those that make the model", low=1)
 
     def create(self, server: Server) -> Tensors:
-        """Create the hypernetwork; embeddings, or what makes them, are added to it."""
+        """Create the hypernetwork; subclasses add the embeddings, or the network that makes them."""
         return create_hypernetwork(server.learned, self.get_width(server), self.hidden, self.layers)
 
     def get_width(self, server: Server) -> int:
@@ -93,7 +98,7 @@ class HypernetworkOnServer(Algorithm):
         return self.embedding or 1 + len(server.clients) // 4
 
     def step(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
-        """Make one step of SGD with momentum; running statistics are averaged as configured."""
+        """Make one SGD step with momentum; running statistics are averaged as configured."""
         w, learned = server.memory.get("hypernetwork") or self.create(server), list(server.learned)
         sent = {r.client: self.send(server, r.client).only(*learned) for r in replies}
         moves = [(r.client, sent[r.client] - r.tensors.only(*learned)) for r in replies]

@@ -1,4 +1,4 @@
-"""Layers that algorithms add to a net: linear layers to find, GPFL's valve, fixed directions of classes."""
+"""Layers that algorithms find in a net or add to it: linear layers, GPFL's valve, fixed directions, pFedGate's gate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +16,30 @@ from ...core.tensors import Tensors, answer, is_given, match_memory_format
 
 
 def list_linear_layers(net: Net) -> list[nn.Linear]:
-    """List the linear layers of the head, in order; the first one's input are the features."""
+    """List the linear layers of the head in order; the features are the input of the first."""
     layers = [m for m in net.head.modules() if isinstance(m, nn.Linear)]
     if not layers:
-        raise ConfigError("model: the head has no linear layer; this algorithm needs one")
+        raise ConfigError(
+            "model: the head has no linear layer, and this algorithm needs one; end the head in nn.Linear"
+        )
     return layers
 
 
 def find_linear_head(net: Net, name: str) -> nn.Linear:
-    """Return the linear layer that is the head; refuse a deeper or a frozen one for this algorithm."""
+    """Return the linear layer that is the head; raise ConfigError if the head is deeper or frozen."""
     layers = list_linear_layers(net)
     if len(layers) > 1:
         raise ConfigError(f"model.head_depth: {name} needs a head of one linear layer; set it to 1")
     if not all(p.requires_grad for p in layers[0].parameters()):
         raise ConfigError(
-            f"{name}: the head is frozen, so there is none to learn; unfreeze it, or choose another"
+            f"{name}: the head is frozen, so it cannot be learned; unfreeze it, or choose another"
             " algorithm"
         )
     return layers[0]
 
 
 def multiply_weights(layers: list[nn.Linear]) -> Tensor:
-    """Multiply the weights of linear layers: outputs × features, as if nothing were between them."""
+    """Multiply the weights of linear layers into one of outputs × features, ignoring what lies between them."""
     product = layers[0].weight.detach()
     for layer in layers[1:]:
         product = layer.weight.detach() @ product
@@ -75,7 +77,7 @@ class FixedDirections(nn.Module):
 
 
 class ProjectedFeatures(nn.Module):
-    """Project features, and give them all one length, which is learned."""
+    """Project features, and scale them to one common length, which is learned."""
 
     def __init__(self, inputs: int, width: int, length: float) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class ProjectedFeatures(nn.Module):
 
 
 class ScaledFeatures(nn.Module):
-    """Give all feature vectors the same length."""
+    """Scale all feature vectors to the same length."""
 
     def __init__(self, length: float) -> None:
         super().__init__()
@@ -100,8 +102,9 @@ class ScaledFeatures(nn.Module):
 def make_directions(features: int, classes: int) -> Tensor:
     """Make a unit vector for each class.
 
-    With at least as many features as classes, the angle between any two is the same: a simplex, rotated
-    at random, the same way in every run. With fewer features the directions are random, and angles differ.
+    With at least as many features as classes, all pairs have the same angle: a simplex, rotated at
+    random, identically in every run. With fewer features the directions are random, and angles
+    differ.
     """
     generator = make_generator(0, "fixed directions", features, classes)
     corners = np.eye(classes) - (classes > 1) / classes
@@ -113,7 +116,7 @@ def make_directions(features: int, classes: int) -> Tensor:
 
 
 def find_last_linear(net: Net, replaced: bool) -> tuple[str, nn.Linear]:
-    """Return the last linear layer of the head with its name; if it is replaced, it must not be frozen."""
+    """Return the head's last linear layer and its name; if it is to be replaced, it must not be frozen."""
     head = net.get_submodule("head")
     found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
     if not found:
@@ -142,7 +145,7 @@ def cut_last_linear(net: Net) -> tuple[nn.Module, nn.Linear]:
 def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
     """Replace the last linear layer of the shared head by one with fixed directions or scaled features.
 
-    With learned weights and a length of 0 it stays as it is.
+    With learned weights and a length of 0 the layer is left unchanged.
     """
     name, last = find_last_linear(net, fixed)
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
@@ -153,7 +156,7 @@ def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
 
 @dataclass(frozen=True)
 class ParameterBlocks:
-    """A parameter tensor cut into pieces of equal size, the last one shorter."""
+    """A parameter tensor cut into pieces of equal size; the last one may be shorter."""
 
     name: str
     sizes: tuple[int, ...]
@@ -164,7 +167,7 @@ Blocks = Sequence[ParameterBlocks]
 
 
 def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
-    """Split every parameter that is learned, but the gate's own, into blocks, in the network's order."""
+    """Split every learned parameter, except those of the gate, into blocks, in the network's order."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
     for name, p in net.named_parameters():
@@ -177,16 +180,16 @@ def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
     if not cut:
         raise ConfigError(
             "pfedgate: all parameters of the model are frozen, so there is no block to gate; unfreeze"
-            " a part of it, or choose another algorithm"
+            " a part of the model, or choose another algorithm"
         )
     return cut
 
 
 def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tensor, float]:
-    """Select the blocks to keep: the first of every tensor, and the most important that fit.
+    """Select the blocks to keep: the first of every tensor, and the most important that fit the budget.
 
     ``budget`` is the fraction of all but the first blocks, for linear layers and for other layers
-    separately. Returns also the fraction of the model that is kept.
+    separately. Also return the fraction of the model that is kept.
     """
     flat = [(b.in_linear_layer, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
     keep = [not later for _, later, _ in flat]
@@ -215,7 +218,7 @@ def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Ten
 
 
 class SwitchableNorm(nn.Module):
-    """Normalise by a learned mixture of the statistics of a channel, an image and a batch."""
+    """Normalise by a learned mixture of the statistics of channel, image and batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -268,5 +271,5 @@ def pack_bits(flags: Tensor) -> Tensor:
 
 
 def unpack_bits(packed: Tensor) -> Tensor:
-    """Return the flags again, followed by up to seven that are not set."""
+    """Return the flags that were packed, followed by up to seven unset ones."""
     return torch.from_numpy(np.unpackbits(packed.numpy(), bitorder="little")).bool()

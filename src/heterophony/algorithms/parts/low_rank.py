@@ -1,4 +1,4 @@
-"""Low-rank parts of layers (FedDecomp) and of updates (FedKD); rounds split between two parts."""
+"""Low-rank parts of layers (FedDecomp, LoRA, FedDPA) and of updates (FedKD), and training split between two parts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ from .distillation import on_one_thread
 
 
 def split_steps(client: Client, share: int, of: int) -> tuple[int, int]:
-    """Split the mini-batches of the round: ``share`` of ``of`` for the first part, then the rest.
+    """Split the mini-batches of the round: ``share`` of ``of`` for the first part, the rest for the second.
 
-    Both parts have one at least; a single mini-batch is the second part's.
+    Each part gets at least one; a single mini-batch goes to the second part.
     """
     total = client.steps
     first = total * share // of
@@ -64,17 +64,17 @@ class LowRankParametrization(nn.Module):
 
 
 def add_low_rank(layer: nn.Linear | nn.Conv2d, unit: int, scale: float) -> None:
-    """Add a low-rank part to the layer's weight; it is zero at first."""
+    """Add a low-rank part to the layer's weight; it is zero initially."""
     register_parametrization(layer, "weight", LowRankParametrization(layer.weight, unit, scale))
 
 
 def compute_full_rank_distance(a: Tensors, b: Tensors) -> float:
-    """Compute the distance of two states of the full-rank part."""
+    """Compute the distance between two states of the full-rank part."""
     return float((a.without(*FACTOR_PATTERNS) - b).square().sqrt())
 
 
 def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
-    """Return the logits of the full-rank part alone; the net itself is not changed."""
+    """Return the logits of the full-rank part only; the net itself is not changed."""
     alone = params(net).map(Tensor.detach)
     return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
@@ -85,7 +85,7 @@ def remember_factors(client: Client) -> Tensors:
 
 
 def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
-    """Measure how far the full-rank part moved, and average how far the low-rank parts did."""
+    """Measure how far the full-rank part moved, and the average of how far the low-rank parts did."""
     moved = compute_full_rank_distance(after.learned, after.memory["first"])
     kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
     means = {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
@@ -107,7 +107,7 @@ def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
 
 
 def split_training(client: Client, own_epochs: int | None) -> tuple[Training, Training]:
-    """Split local training between the part trained first and the other; steps in proportion."""
+    """Split local training between the part trained first and the other; steps are split in proportion."""
     how = client.training
     if own_epochs is None:
         first, rest = split_steps(client, 2, of=5)  # as in the authors' code
@@ -119,22 +119,23 @@ def split_training(client: Client, own_epochs: int | None) -> tuple[Training, Tr
 
 
 def check_own_epochs(own_epochs: int | None, training: Training) -> None:
-    """Refuse more epochs for the part trained first than there are."""
+    """Raise ConfigError if the part trained first has more epochs than local training."""
     if own_epochs is not None and training.steps is None and own_epochs > training.epochs:
         raise ConfigError(
             f"algorithm.own_epochs: {own_epochs} of training.epochs = {training.epochs} leave none for"
-            " the part trained second; lower it, or leave it out for 2/5 of local training"
+            " the part trained second; lower it, or remove it for 2/5 of local training"
         )
 
 
 @dataclass(frozen=True)
 class LoRAAlgorithm(Algorithm):
-    """FedAvg on low-rank adapters and the head; the rest of the net is given.
+    """Train FedAvg on low-rank adapters and the head; the rest of the net is frozen.
 
-    A model that has adapters (``model.adapter``, ``hp.LoRA`` or ``peft``) is used as it is.
+    A model that already has adapters (``model.adapter``, ``hp.LoRA`` or ``peft``) is used
+    unchanged.
     """
 
-    rank: int = setting(8, "rank of adapters, where the model has none", low=1)
+    rank: int = setting(8, "rank of the adapters that are added to a model without adapters", low=1)
     alpha: float = setting(8.0, "updates are scaled by alpha / rank", above=0)
 
     def build(self, net: Net) -> Net:
@@ -142,9 +143,9 @@ class LoRAAlgorithm(Algorithm):
 
 
 class DualAdapter(nn.Module):
-    """A layer with a common low-rank update and a personal one, mixed example by example.
+    """A layer with a common and a personal low-rank update, mixed example by example.
 
-    ``mix`` is the share of the personal update, for each example or for all; None: none of it.
+    ``mix`` is the share of the personal update, per example or for all; None leaves it out.
     """
 
     mix: Tensor | None = None
@@ -165,7 +166,7 @@ class DualAdapter(nn.Module):
 
 
 def add_personal_adapters(net: Net) -> Net:
-    """Give every layer that has a low-rank adapter a second one, which is personal."""
+    """Add a second, personal adapter to every layer that has a low-rank adapter."""
     layers = list(iterate_lora_layers(net))
     if not layers:
         raise ConfigError(
@@ -180,7 +181,7 @@ def add_personal_adapters(net: Net) -> Net:
 
 @contextmanager
 def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
-    """Use this share of the personal adapters inside the block."""
+    """Use this share of the personal adapters inside the ``with`` block."""
     layers = [m for m in net.modules() if isinstance(m, DualAdapter)]
     for layer in layers:
         layer.mix = mix

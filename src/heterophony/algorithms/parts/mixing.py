@@ -13,7 +13,7 @@ from ...core.tensors import Tensors, answer, mix, state, weights
 
 
 def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
-    """Find argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; None where that fails.
+    """Find argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; return None if that fails.
 
     Q is a Gram matrix of points: the minimum is the point of their hull nearest to the origin.
     """
@@ -33,7 +33,7 @@ def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
 
 
 def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
-    """Minimise between the held corners, dropping corners that the minimum lies beyond."""
+    """Minimise between the held corners; drop corners beyond which the minimum lies."""
     while True:
         best = minimise_on_affine_hull(q, held)
         if not bool(best.isfinite().all()):
@@ -60,7 +60,7 @@ def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
 
 
 def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
-    """Return the nearest points (rows, or one) with entries of at least 0 that add up to ``total``."""
+    """Return the nearest points (rows, or one) with nonnegative entries that sum to ``total``."""
     falling = points.sort(-1, descending=True).values
     over = (falling.cumsum(-1) - total) / torch.arange(1, points.shape[-1] + 1).to(points)
     used = (falling > over).sum(-1, keepdim=True)
@@ -68,10 +68,10 @@ def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
 
 
 def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
-    """Give each row a point of the simplex, so that rows which are alike are near each other.
+    """Assign each row a point of the simplex, so that similar rows are near each other.
 
-    They are projected on their first principal components and then onto simplices of a thousand sizes; the size that
-    spreads them best, by the energy of equal charges, is taken.
+    The rows are projected on their first principal components and then onto simplices of a thousand
+    sizes. The size that spreads them best, by the energy of equal charges, is used.
     """
     rows = rows.double() - rows.double().mean(0)
     values, vectors = torch.linalg.eigh(rows @ rows.T)
@@ -95,14 +95,17 @@ LEAST_BASE = 1.5  # of the power by which models are chosen: the authors' thresh
 
 
 def compute_shares(client: Client) -> Tensor:
-    """Compute p0, every client's share of all examples; the client's own is the first."""
+    """Compute p0, each client's share of all examples; this client comes first."""
     sizes = client.received["apple/samples"]
     counts = torch.cat([sizes.new_tensor([float(len(client.data.train))]), sizes])
     return counts / counts.sum()
 
 
 def stack_cores(client: Client) -> Tensors:
-    """Stack the others' core models, a row each: as received, as kept, or the initial one."""
+    """Stack the other clients' core models, one per row.
+
+    Each is as received this round, else as kept from an earlier one, else the initial model.
+    """
     initial = client.memory.get("initial", weights(client.net))
     rows = [
         initial | client.memory.get(f"core/{i}", {}) | client.received.below(f"core/{i}/")
@@ -112,12 +115,12 @@ def stack_cores(client: Client) -> Tensors:
 
 
 def count_others(client: Client) -> int:
-    """Count the clients of the run apart from this one."""
+    """Return the number of other clients in the run."""
     return len(client.received["apple/samples"])
 
 
 def add_cores(own: Tensors, others: Tensors, p: Tensor) -> Tensors:
-    """Return the weighted sum of all core models, with gradients for the own one and for p."""
+    """Return the weighted sum of all core models, with gradients for the client's own one and for p."""
     if not others:
         return own.map(lambda w: p[0] * w)
     return own.map(lambda w, rows: p[0] * w + (p[1:] @ rows).view(w.shape), others)
@@ -131,10 +134,10 @@ def scale_gradients(tensors: Tensors, factor: float) -> Tensors:
 
 
 class CoreWeights:
-    """The weights p of a client, its own first: they begin as p0, and are learned by SGD.
+    """The weights p of a client, its own first: they begin as p0 and are learned by SGD.
 
-    Their momentum is that of local training, as in the authors' code, where one optimiser steps
-    both; it is kept between rounds, or reset, like the net's.
+    Their momentum is that of local training: as in the authors' code, one optimiser steps both.
+    Like that of the net, it is kept between rounds or reset.
     """
 
     def __init__(self, client: Client) -> None:
@@ -145,7 +148,7 @@ class CoreWeights:
         self.nesterov = client.training.nesterov
 
     def step(self, rate: float, pull: float) -> None:
-        """Step along the gradient of the loss, and towards p0."""
+        """Step against the gradient of the loss, and towards p0."""
         if self.p.grad is None:
             return
         slope = self.p.grad + pull * (self.p.detach() - self.p0)
@@ -164,9 +167,10 @@ class CoreWeights:
 
 # Limited downloads --------------------------------------------------------------------------
 def list_sent(server: Server, client: str, others: Sequence[str], limit: int | None) -> list[int]:
-    """List the positions of the others whose core models are sent: all that have taken part.
+    """List the positions of the other clients whose core models are sent: of all that have taken part.
 
-    With a limit they are those that the client wanted, or the first, if it has not said any yet.
+    With a limit, these are the ones the client asked for, or the first ones if it has not asked
+    yet.
     """
     known = [i for i, c in enumerate(others) if f"core/{c}" in server.memory]
     if limit is None or limit >= len(others):
@@ -176,17 +180,17 @@ def list_sent(server: Server, client: str, others: Sequence[str], limit: int | N
 
 
 def keep_received(client: Client) -> None:
-    """Keep the core models that were received, for rounds in which others are."""
+    """Store the received core models, for rounds in which others are received."""
     for i in range(count_others(client)):
         if core := client.received.below(f"core/{i}/"):
             client.memory[f"core/{i}"] = core
 
 
 def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
-    """Choose whose core models to receive next: first at random those never received.
+    """Choose whose core models to receive next: first, at random, those never received.
 
-    Of the others, each is drawn with a probability that grows with the size of its weight as a
-    power, whose base grows with the number of downloads so far.
+    Each of the others is drawn with probability proportional to a power: its exponent is the
+    absolute weight, and its base grows with the number of downloads so far.
     """
     base = max(LEAST_BASE, (client.t + 1) * count / len(p))
     new = torch.tensor([f"core/{i}" not in client.memory for i in range(len(p) - 1)])
@@ -201,10 +205,10 @@ def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
 
 
 def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: float) -> Tensor:
-    """Choose up to ``count`` other clients for every client: their positions, then -1.
+    """Choose up to ``count`` other clients for each client; return their positions, padded with -1.
 
-    Each is the best liked of those left, a random one of those if several are, or with the
-    probability ``chance`` a random one of all that are left.
+    Each choice is the best liked of the remaining clients, with ties broken at random, or, with
+    probability ``chance``, a random one of them.
     """
     n, rows = len(liking), []
     explores, ranks = torch.rand(n, count) < chance, torch.rand(n, n)
@@ -221,13 +225,13 @@ def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: 
 
 @dataclass(frozen=True)
 class AttentiveMessagePassing(Algorithm):
-    """Client i starts from u_i, the server's mixture for it, and trains w_i near u_i."""
+    """Base of FedAMP: client i starts from u_i, the server's mixture for it, and trains w_i near u_i."""
 
     paper = "Huang et al., AAAI 2021"
     common = False
     lam: float = setting(1.0, "strength of the proximal term towards the cloud model u_i", low=0)
     alpha: float = setting(
-        1e4, "divides the proximal term; falls to a tenth every 30 rounds", above=0
+        1e4, "divisor of the proximal term; falls to a tenth every 30 rounds", above=0
     )
     tested: Literal["local", "cloud"] = setting(
         "local", "measure P with w_i as trained last, or with u_i"
@@ -264,7 +268,7 @@ class AttentiveMessagePassing(Algorithm):
         return after.update(attention=Tensors({"xi": self.compute_attention(models, server.t + 1)}))
 
     def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
-        """Return in row i the share of every model in client i's mixture; rows sum to 1."""
+        """Return, in row i, the share of each model in client i's mixture; rows sum to 1."""
         raise NotImplementedError
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
@@ -273,5 +277,5 @@ class AttentiveMessagePassing(Algorithm):
 
 
 def list_clients_with_model(server: Server) -> list[str]:
-    """List the clients whose model the server has, in client order."""
+    """List the clients whose models the server has, in client order."""
     return [c for c in server.clients if f"model/{c}" in server.memory]

@@ -1,4 +1,4 @@
-"""Prototypes: mean features of classes, which clients send and hold their features to."""
+"""Prototypes: mean features of classes, which clients send and hold their own features near."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PREFIX = "mean/"  # of the name of a prototype; its class follows
 
 @dataclass(frozen=True)
 class PrototypeAlgorithm(Algorithm):
-    """An algorithm whose clients hold their features near prototypes that the server sends."""
+    """Base of algorithms whose clients hold their features near prototypes that the server sends."""
 
     needs_classes = True
     personal = ("*",)
@@ -34,7 +34,7 @@ class PrototypeAlgorithm(Algorithm):
 
 
 def fit_near_prototypes(client: Client, lam: float) -> None:
-    """Train a client, with its features near the prototypes that it received; measure these."""
+    """Train a client with its features near the received prototypes, and measure their accuracy."""
     net, known = client.net, client.received.below(PREFIX)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def fit_near_prototypes(client: Client, lam: float) -> None:
 
 
 def compute_prototypes(client: Client) -> Tensors:
-    """Compute the mean features of every class that the client holds."""
+    """Compute the mean features of each class that the client holds."""
     z, labels = client.features(), client.data.train.labels
     held = client.data.counts.nonzero().flatten().tolist()
     return Tensors({f"{PREFIX}{c}": z[labels == c].mean(0) for c in held})
@@ -60,7 +60,7 @@ def compute_prototypes(client: Client) -> Tensors:
 
 @torch.inference_mode()
 def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
-    """Compute the share of test examples whose nearest prototype is of their class, as a metric."""
+    """Return, as a metric, the share of test examples whose nearest prototype is that of their class."""
     client.net.eval()
     means = torch.stack(list(known.values()))
     classes = means.new_tensor([int(c) for c in known], dtype=torch.int64)
@@ -76,7 +76,7 @@ def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
 
 @dataclass(frozen=True)
 class PrototypeTraining:
-    """How the server trains on the prototypes of a round: plain SGD over mini-batches of them."""
+    """Settings of the server's training on the prototypes of a round: plain SGD over mini-batches of them."""
 
     epochs: int
     batch: int
@@ -84,7 +84,7 @@ class PrototypeTraining:
 
 
 def collect_prototypes(replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
-    """Return all prototypes that clients sent, one row each, and their classes; raise if none did."""
+    """Return all prototypes that clients sent, one per row, and their classes; raise if none did."""
     sent = [(k, v) for r in replies for k, v in r.tensors.items() if k.startswith(PREFIX)]
     z = torch.stack([v.flatten() for _, v in sent])
     return z, torch.tensor([int(k.removeprefix(PREFIX)) for k, _ in sent])

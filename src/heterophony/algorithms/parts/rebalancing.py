@@ -1,4 +1,4 @@
-"""Augmented copies of stored images for FedReG: every image has its own draw (kornia transforms)."""
+"""FedReG's balanced data: class targets, augmented copies, weights of the heads, ablations and phases."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ with warnings.catch_warnings():  # kornia warns of its own deprecations while it
 
 
 def augment_images(x: Tensor, kind: Augmentation, unit: float, magnitude: float = 1.0) -> Tensor:
-    """Return one augmented copy of each image, stored as the originals are; ``copy`` changes nothing.
+    """Return one augmented copy of each image, in the format of the originals; ``copy`` changes nothing.
 
-    ``magnitude`` scales how far ``simple`` moves, turns and colours images.
+    ``magnitude`` scales how much ``simple`` moves, turns and recolours images.
     """
     if kind == "copy":
         return x.clone()
@@ -46,9 +46,9 @@ def augment_images(x: Tensor, kind: Augmentation, unit: float, magnitude: float 
 
 
 def augment_simple(x: Tensor, magnitude: float) -> Tensor:
-    """Flip, crop with a shift, rotate, change colours (not of grey images), move: in this order.
+    """Flip, crop with a shift, rotate, change colours (unless grey) and translate images, in this order.
 
-    The works name the steps, not how far they go: ``magnitude`` 1 is a guess, usual for CIFAR-10.
+    The papers name the steps but not their size: ``magnitude`` 1 is a guess, usual for CIFAR-10.
     """
     colour, hue, moved = 0.2 * magnitude, 0.05 * magnitude, 0.1 * magnitude
     steps: list[nn.Module] = [
@@ -67,8 +67,8 @@ def augment_simple(x: Tensor, magnitude: float) -> Tensor:
 def augment_auto(x: Tensor, policy: str) -> Tensor:
     """Apply one of AutoAugment's policies.
 
-    kornia draws one sub-policy per batch, so images are grouped by their sub-policy first. Grey
-    images are given as three equal channels.
+    kornia draws one sub-policy per batch, so images are first grouped by their sub-policy. Grey
+    images are passed as three equal channels.
     """
     colour = x.expand(-1, 3, -1, -1)
     policies = list(AutoAugment(policy).children())
@@ -104,10 +104,10 @@ def compute_statistic(counts: Tensor, threshold: Threshold) -> Tensor:
 
 
 def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | None) -> int:
-    """Compute the number of examples that every class of one client is balanced to.
+    """Compute the number of examples to which each class of one client is balanced.
 
-    ``counts`` are the client's examples by class. ``size`` is the statistic of all clients' sizes
-    where that is the scope: it is divided evenly among the classes that the client holds.
+    ``counts`` are the client's examples by class. ``size`` is the statistic of all clients' sizes,
+    if that is the scope: it is divided evenly among the classes that the client holds.
     """
     held = counts[counts > 0]
     if size is None:
@@ -124,7 +124,7 @@ def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) 
 
 
 def compute_target_here(client: Client, threshold: Threshold) -> int:
-    """Compute the target of a client from its counts and what it received."""
+    """Compute the target of a client from its counts and what it received from the server."""
     return compute_class_target(client.data.counts, threshold, client.received.get(SIZE))
 
 
@@ -136,7 +136,7 @@ def compute_class_targets(counts: Tensor, threshold: Threshold, scope: Threshold
 
 
 def describe_class_target(threshold: Threshold, scope: ThresholdScope) -> str:
-    """Describe in words what a class is balanced to."""
+    """Describe in words the number of examples to which a class is balanced."""
     statistic = threshold.replace("_", " ")
     if scope == "class_nonzero":
         return f"the {statistic} of the client's class counts"
@@ -144,15 +144,15 @@ def describe_class_target(threshold: Threshold, scope: ThresholdScope) -> str:
 
 
 Augmentation = Literal["simple", "auto", "auto_imagenet", "auto_svhn", "copy"]
-# What a head counts by in the mean. The text says the examples that are kept (D^e), the algorithm
-# boxes the balanced ones (D^r); "origin" counts all that the client has (D^o).
+# What weights a head in the mean. In the text it is the examples that are kept (D^e); the algorithm
+# boxes use the balanced ones (D^r); "origin" counts all examples of the client (D^o).
 HeadWeights = Literal["split", "origin", "rebalanced"]
 
 
 def get_balanced_data(
     client: Client, target: int, augment: Augmentation, magnitude: float
 ) -> Samples:
-    """Return the client's balanced set, which is made once and kept."""
+    """Return the client's balanced set, which is made once and stored."""
 
     def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
         return rebalance(data.train, target, augment, magnitude)
@@ -163,7 +163,7 @@ def get_balanced_data(
 def rebalance(
     samples: Samples, target: int, augment: Augmentation, magnitude: float = 1.0
 ) -> Samples:
-    """Return ``target`` examples of every class that the client holds: originals, then copies."""
+    """Return ``target`` examples of each class that the client holds: originals, then augmented copies."""
     originals, sources = choose_examples(samples, target)
     x = samples.get_stored(originals)
     if len(sources):
@@ -175,8 +175,8 @@ def rebalance(
 def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
     """Return the positions of the examples to keep, and of those to copy, both by class.
 
-    A large class is cut at random. A small class is kept whole and filled up with augmented
-    copies, whose originals are drawn with replacement.
+    A large class is cut at random. A small class is kept whole and filled up with augmented copies,
+    whose originals are drawn with replacement.
     """
     kept, copied = [], []
     for c in samples.labels.unique():
@@ -188,20 +188,20 @@ def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
 
 
 def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
-    """Count what ``rebalance`` would keep and copy, from a client's examples by class."""
+    """Count the examples that ``rebalance`` would keep and copy, given a client's examples by class."""
     held = counts[counts > 0]
     return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
 
 
 def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
-    """Count by class what the client's head counts by: balanced examples, or its own among them."""
+    """Count, by class, the examples that weight the client's head: all balanced ones, or the kept originals."""
     if weights == "rebalanced":
         return (counts > 0) * target
     return counts.clamp(max=target)
 
 
 def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
-    """Return the seed of a client's balanced set in a run: ``Client.once(rebalanced)`` draws by it."""
+    """Return the key that seeds a client's balanced set in a run: ``Client.once(rebalanced)`` draws by it."""
     return seed, "once", client, "rebalanced"
 
 
@@ -210,7 +210,7 @@ Variant = Literal[Ablation, "a", "b", "c", "d"]
 # Line 11 of the thesis' Algorithm 2 also updates the shared head; all other sources freeze it.
 TrainedHeads = Literal["own_head", "both_heads"]
 
-# Letters are accepted too, and stored as they were written: run folders that have them can resume.
+# Letters are accepted too and stored as written, so that run folders with letters can resume.
 ABLATIONS_BY_LETTER: dict[str, Ablation] = {
     "a": "no_split_weights",
     "b": "no_own_head",
@@ -220,7 +220,7 @@ ABLATIONS_BY_LETTER: dict[str, Ablation] = {
 
 
 def name_ablation(variant: Variant) -> Ablation:
-    """Return the variant in words."""
+    """Return the name of a variant that may be given by its letter."""
     return ABLATIONS_BY_LETTER.get(variant, cast(Ablation, variant))
 
 
@@ -230,7 +230,7 @@ PhaseOrder = Literal["sequential", "interleaved"]
 def train_phases(
     phases: Sequence[Callable[..., None]], order: PhaseOrder, training: Training
 ) -> None:
-    """Call ``fit`` of every phase: once each, or for one epoch each until all epochs are done."""
+    """Call every phase: once each, or, if interleaved, for one epoch at a time until all epochs are done."""
     if order == "sequential":
         for fit in phases:
             fit()
@@ -241,9 +241,9 @@ def train_phases(
 
 
 def check_phase_order(order: PhaseOrder, training: Training) -> None:
-    """Refuse to interleave by epoch where local training counts steps."""
+    """Raise ConfigError for phases interleaved by epoch if local training counts steps."""
     if order == "interleaved" and training.steps is not None:
         raise ConfigError(
-            "algorithm.phases: 'interleaved' changes the phase after every epoch, and training.steps"
-            " counts mini-batches; set training.epochs in its place"
+            "algorithm.phases: 'interleaved' changes the phase after every epoch, but training.steps"
+            " counts mini-batches; set training.epochs instead"
         )

@@ -1,4 +1,4 @@
-"""Server optimisers (FedAdam, FedYogi), and terms that pull a client towards what it received."""
+"""Server optimisers (FedAdam, FedYogi), and loss terms that pull a client towards the received model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from ...core.tensors import Tensors, mix, params, weights
 
 @dataclass(frozen=True)
 class FedOpt(Algorithm):
-    """x + server_lr m / (√v + τ), without bias correction; v starts at τ².
+    """Update the model by x + server_lr m / (√v + τ), without bias correction; v starts at τ².
 
-    Running statistics are averaged, not stepped.
+    Running statistics are averaged; the optimiser does not apply to them.
     """
 
     paper = "Reddi et al., ICLR 2021"
     server_lr: float = setting(0.1, "learning rate of the server", above=0)
     beta1: float = setting(0.9, "decay of the first moment", low=0, high=1)
     beta2: float = setting(0.99, "decay of the second moment", low=0, high=1)
-    tau: float = setting(1e-3, "added to the root of the second moment", above=0)
+    tau: float = setting(1e-3, "value added to the root of the second moment", above=0)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         x, averaged = server.learned, mean(replies)
@@ -33,14 +33,14 @@ class FedOpt(Algorithm):
         return server.update(averaged | (x + self.server_lr * step), m=m, v=v)
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the second moment after one more squared update."""
+        """Return the second moment updated with one more squared gradient."""
         raise NotImplementedError
 
 
 class ReceivedPull:
-    """A proximal or a dynamic term towards the shared parameters that a client received.
+    """A proximal or a dynamic term that pulls towards the shared parameters that a client received.
 
-    Make it before the client trains, pass ``pull`` to ``fit``, and end the round after that.
+    Create it before the client trains, pass ``pull`` to ``fit``, and call ``end_round`` afterwards.
     """
 
     def __init__(self, client: Client, proximal: float, dynamic: float) -> None:
@@ -52,17 +52,17 @@ class ReceivedPull:
         self.pull = self.compute_pull if self.strength else None
 
     def compute_pull(self, w: Tensors) -> Tensors:
-        """Compute what is added to the gradient of the parameters ``w``."""
+        """Compute the term that is added to the gradient of the parameters ``w``."""
         return self.strength * (w - self.received) - self.correction
 
     def end_round(self) -> None:
-        """Keep the correction for the client's next round, if the term is dynamic."""
+        """Store the correction for the client's next round, if the term is dynamic."""
         if self.dynamic:
             update_correction(self.client, self.received, self.dynamic)
 
 
 def check_one_term(proximal: float, dynamic: float) -> None:
-    """Refuse both terms together: a client's correction is that of a dynamic term alone."""
+    """Raise ConfigError if both terms are set: a client's correction holds for a dynamic term only."""
     if proximal and dynamic:
         raise ConfigError(
             f"algorithm.proximal: {proximal:g} beside algorithm.dynamic = {dynamic:g}, which has a"
@@ -74,12 +74,12 @@ def check_one_term(proximal: float, dynamic: float) -> None:
 
 
 def get_correction(client: Client, received: Tensors) -> Tensors:
-    """Return the client's linear correction: 0 before its first round."""
+    """Return the client's linear correction, which is 0 before its first round."""
     return client.memory.get("g", received.zeros())
 
 
 def update_correction(client: Client, received: Tensors, strength: float) -> None:
-    """Correct the client's next round by how far it moved the model that it received."""
+    """Update the correction for the client's next round by how far it moved the received model."""
     moved = received.map(lambda r, w: w - r, weights(client.net))
     client.memory["g"] = get_correction(client, received) - strength * moved
 
@@ -87,9 +87,9 @@ def update_correction(client: Client, received: Tensors, strength: float) -> Non
 def correct_average(
     server: Server, replies: Sequence[Reply], average: Tensors, strength: float
 ) -> Server:
-    """Return the server with this average of the replies, less the corrections of all clients.
+    """Return the server with this average of the replies, minus the corrections of all clients.
 
-    Without a dynamic term (``strength`` 0) there are none.
+    Without a dynamic term (``strength`` 0) there are no corrections.
     """
     if not strength:
         return server.update(average)
