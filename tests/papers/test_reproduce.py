@@ -6,7 +6,10 @@ import csv
 import json
 import os
 import signal
-from functools import cache
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache, partial
+from hashlib import sha256
 from math import log, sqrt
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from typer.testing import CliRunner
 
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
+from heterophony.config.checkpoint import read_checkpoint
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
 from heterophony.core.tensors import Tensors, state
@@ -32,6 +36,7 @@ from heterophony.papers.reproduce import (
     build_result,
     create_run_folders,
     list_unfinished,
+    run_table,
 )
 from heterophony.papers.result_table import (
     NUMBER_COLUMNS,
@@ -511,6 +516,29 @@ def test_the_same_command_again_runs_nothing_and_shows_the_same_table(done):
     again = asked(*SMALLEST, "--out", str(folder), "--seeds", "0,1", "--json")
     assert json.loads(again.stdout) == json.loads(kept)
     assert {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")} == before
+
+
+def test_a_table_trains_its_checkpoint_first_and_all_runs_begin_with_it(tmp_path):
+    short = {"rounds": 1, "data": {"name": "digits", "clients": 2}, "model": {"name": "mlp"}}
+    central = {"algorithm": {"name": "centralized"}}
+    small = replace(load_table("fine-tuning"), settings=short, pretraining=short | central)
+    chosen = TableSelection(small, TableScale.full, "L[io]*", "*0.5", (3,))
+    with show_progress(False) as shown:
+        progress = partial(nullcontext, shown)
+        notes = []
+        engine = ["engine.name=serial"]
+        done = run_table(chosen, tmp_path, engine, 1, lambda folders: progress(), notes.append)
+        again = run_table(chosen, tmp_path, engine, 1, lambda folders: progress(), notes.append)
+    assert done.to_dict() == again.to_dict()
+    file = tmp_path / "pretrained.safetensors"
+    assert notes[0] == f"training {file} first, which all runs begin with"
+    assert done.to_dict()["pretrained_sha256"] == sha256(file.read_bytes()).hexdigest()
+    given = read_checkpoint(file)
+    for row in ("linear-probe", "local"):
+        folder = RunFolder(tmp_path / f"{row}--cifar-10-alpha-0.5--3")
+        net = read_spec(folder).build_plan().template
+        assert Tensors(net.state_dict()).digest() == given.digest()
+    assert len(notes) == 2  # the second time nothing is trained
 
 
 def run_in_process(path: Path, on_event: Any) -> dict[Path, str]:

@@ -11,9 +11,11 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from ..engines.base import check_engine_installed, count_cores
 from ..results.statistics import compute_confidence_interval
 from ..runs.events import Event, get_start
 from ..runs.folder import RunFolder
+from ..studies.compare import run_all
 from ..studies.hooks import RunsProgress
+from ..studies.load import prepare_pretraining, save_pretrained
 from ..studies.many import RunOptions, run_many
 from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
@@ -80,6 +84,7 @@ class TableSelection:
     rows: str
     columns: str
     seeds: tuple[int, ...]
+    checkpoint: Path | None = None  # that all runs begin with
 
     def __post_init__(self) -> None:
         for kind, pattern, names in (
@@ -103,8 +108,15 @@ class TableSelection:
             for c in self.published.cells
             if fnmatchcase(c.row, self.rows) and fnmatchcase(c.column, self.columns)
         ]
+        return [replace(c, config=self.scale_config(c.config)) for c in chosen]
+
+    def scale_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration of the table at this scale, with its checkpoint."""
         shrink = SHRINK_CONFIG.get(self.scale)
-        return [replace(c, config=shrink(c.config)) for c in chosen] if shrink else chosen
+        small = shrink(config) if shrink else deepcopy(dict(config))
+        if self.checkpoint is not None:
+            small["model"]["init"] = str(self.checkpoint)
+        return small
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
@@ -254,6 +266,7 @@ class ReproductionResult:
             "claims": [vars(claim) for claim in self.claims],
             "said": published.claims,
             "diverged": self.diverged,
+            "pretrained_sha256": hash_checkpoint(self.table),
         }
 
 
@@ -311,6 +324,13 @@ def build_result(
     )
 
 
+def hash_checkpoint(table: TableSelection) -> str | None:
+    """Return the SHA-256 of the file that all runs of a table began with."""
+    if table.checkpoint is None or not table.checkpoint.exists():
+        return None
+    return sha256(table.checkpoint.read_bytes()).hexdigest()
+
+
 def measure_cells(
     table: TableSelection, parent: Path
 ) -> tuple[dict[CellKey, ValuesBySeed], dict[CellKey, str]]:
@@ -346,6 +366,7 @@ def get_cell_key(cell: Cell) -> CellKey:
     return cell.row, cell.column
 
 
+CHECKPOINT_FILE = "pretrained.safetensors"  # in the folder of a table's runs
 CONTINUE_HINT = "run the same command again to continue"
 SHORT_RUN_SECONDS = 60  # runs that are all shorter are run side by side, one core each
 
@@ -381,6 +402,8 @@ def run_table(
     engine, cores = read_config(None, overrides).engine, workers or count_cores()
     check_engine_installed(engine.name)
     engine.choose_compute()  # raises if the accelerator is not here
+    if table.published.pretraining:
+        table = pretrain_table(table, parent, overrides, workers, open_progress, note)
     due = prepare_due_runs(table, parent, cores)
     if due:
         time = format_duration(sum(d.seconds for d in due))
@@ -388,6 +411,28 @@ def run_table(
     with open_progress([d.folder for d in due]) as progress:
         failed = run_due(due, engine, overrides, cores, workers, progress, note)
     return build_result(table, parent, failed)
+
+
+def pretrain_table(
+    table: TableSelection,
+    parent: Path,
+    overrides: Sequence[str],
+    workers: int | None,
+    open_progress: OpenProgress,
+    note: Callable[[str], None],
+) -> TableSelection:
+    """Train the checkpoint of a table unless it is there; return the table that begins with it."""
+    checkpoint = parent / CHECKPOINT_FILE
+    found = replace(table, checkpoint=checkpoint)
+    if not checkpoint.exists() and list_unfinished(found, parent):
+        config = resolve_config(table.scale_config(table.published.pretraining))
+        config = replace(config, engine=read_config(None, overrides).engine)
+        folder, spec = prepare_pretraining(RunSpec(config), checkpoint)
+        note(f"training {checkpoint} first, which all runs begin with")
+        with open_progress([folder]) as progress:
+            run_all({folder: spec}, RunOptions(progress, workers, warn=note))
+        save_pretrained(folder, spec, checkpoint)
+    return found
 
 
 def prepare_due_runs(table: TableSelection, parent: Path, cores: int) -> list[DueRun]:

@@ -136,6 +136,9 @@ class PublishedTable:
     figure: FigureKind = setting("bars", "how it is drawn")
     draws: list[str] = field(default_factory=list)  # measures in the figure; empty: all
     settings: dict[str, Any] = field(default_factory=dict)
+    pretraining: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the checkpoint all runs begin with
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     exceptions: list[CellOverride] = field(default_factory=list)
