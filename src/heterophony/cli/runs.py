@@ -164,8 +164,7 @@ def run_and_wait(
     track: list[str] | None = None,
 ) -> None:
     """Run what is left of several runs, and show their progress; on Ctrl-C print the hint."""
-    from ..studies.compare import run_all
-    from ..studies.many import RunOptions
+    from ..studies.many import RunOptions, run_all
 
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
         run_all(runs, RunOptions(shown, workers, track=track or [], warn=terminal.print_note))

@@ -11,14 +11,13 @@ from typing import Any
 from ..algorithms import find_algorithm_name, get_class_name, shorten_name
 from ..config.keys import expand_overrides, ignore_note
 from ..config.reading import read_config, read_toml
-from ..core.errors import DivergedError
 from ..core.files import hold_folder, write_json
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..runs.folder import RunFolder
 from ..runs.result import Result
 from .hooks import Hook, show_progress
-from .many import RunOptions, run_many
+from .many import RunOptions, run_all
 from .run import AlgorithmLike, make_spec
 from .spec import RunSpec, complete_specs, create_folders
 from .sweep import open_parent
@@ -94,12 +93,6 @@ def create_comparison(parent: Path, complete: Mapping[str, RunSpec]) -> dict[Run
     runs = create_folders(parent, complete)
     write_json(parent / "compare.json", {"runs": list(complete)})
     return runs
-
-
-def run_all(runs: dict[RunFolder, RunSpec], options: RunOptions) -> None:
-    """Run what is left of several runs; raise DivergedError if one diverges."""
-    for path, reason in run_many(runs, options).items():
-        raise DivergedError(reason if len(runs) == 1 else f"{path}: {reason}")
 
 
 def build_comparison(

@@ -66,6 +66,12 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
     return run_one_by_one(runs, options)
 
 
+def run_all(runs: Runs, options: RunOptions) -> None:
+    """Run what is left of several runs; raise DivergedError if one diverged."""
+    for path, reason in run_many(runs, options).items():
+        raise DivergedError(reason if len(runs) == 1 else f"{path}: {reason}")
+
+
 def count_width(engine: EngineSection, workers: int | None) -> int:
     """Return the number of runs at a time: one per core, or a few on each GPU."""
     if workers := workers or engine.workers:
