@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from functools import partial
 
 import pytest
 import torch
@@ -130,6 +131,56 @@ def test_training_by_client_is_refused_where_it_has_no_meaning(clients):
             run(clients, training=by_client, **how)
     with pytest.raises(ConfigError, match=r"training: must be one hp\.Training for all clients"):
         hp.sweep("fedavg", clients, {"lr": [0.1]}, training=by_client)
+
+
+def halve(t, rounds):
+    return 0.5**t
+
+
+def test_an_optimiser_and_a_schedule_can_be_functions(clients, tmp_path):
+    plain = run(clients, training=hp.Training(steps=3, momentum=0.9), participation=1.0, fast="off")
+    same = run(clients, participation=1.0,
+               training=hp.Training(steps=3, optimizer=partial(torch.optim.SGD, momentum=0.9, fused=True)))  # fmt: skip
+    assert same.loss_curves == plain.loss_curves  # momentum persists between rounds
+    scheduled = [
+        run(clients, training=hp.Training(steps=3, momentum=0.0, schedule=schedule, **how))
+        for schedule, how in ((halve, {}), ("exponential", {"decay_factor": 0.5}))
+    ]
+    assert scheduled[0].model_sha256 == scheduled[1].model_sha256
+    own = hp.Training(steps=3, optimizer=torch.optim.RMSprop, schedule=halve, lr=0.001)
+    first = run(clients, training=own, out=tmp_path / "run")
+    pool = run(clients, training=own, engine="pool", workers=2)
+    assert pool.model_sha256 == first.model_sha256
+    again = run(clients, training=own, out=tmp_path / "run", resume=True)
+    assert again.model_sha256 == first.model_sha256
+    objects = tomllib.loads((tmp_path / "run" / "config.toml").read_text())["objects"]
+    assert objects["training"].endswith("with RMSprop and halve of 0, 1, 2, 3")
+    by_client = run(clients, training=dict.fromkeys(clients.clients, own))
+    assert by_client.model_sha256 == first.model_sha256
+
+
+def test_unsuitable_optimisers_and_schedules_are_refused(clients):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    for how, words in (
+        ({"optimizer": torch.optim.SGD([parameter], lr=0.1)}, "or a function, not a SGD$"),
+        (
+            {"optimizer": torch.optim.Adam, "betas": (0.5, 0.9)},
+            "betas: the optimizer is a function",
+        ),
+        ({"schedule": halve, "warmup": 2}, "warmup: the schedule is a function; say it there"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            hp.Training(**how)
+    for how, words in (
+        ({"optimizer": torch.optim.LBFGS}, "training.optimizer: LBFGS cannot do a step by itself"),
+        ({"optimizer": lambda groups: 3}, "must return a torch.optim.Optimizer, not int"),
+        ({"optimizer": halve}, "training.optimizer: halve fails for a list of groups"),
+        ({"schedule": lambda t, rounds: -1.0}, "the factor of round 0 must be at least 0, not -1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run(clients, training=hp.Training(**how))
+    with pytest.raises(ConfigError, match="scaffold holds for 'sgd', not for a function"):
+        run(clients, algorithm="scaffold", training=hp.Training(optimizer=torch.optim.Adam))
 
 
 def test_nesterov_is_that_of_torch():

@@ -48,7 +48,7 @@ def setting(
 
 def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
     """List the fields of a class that its users may set, in order."""
-    return [f for f in dataclasses.fields(cls) if f.init]
+    return [f for f in dataclasses.fields(cls) if f.init and not f.metadata.get("own")]
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:

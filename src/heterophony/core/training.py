@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from math import cos, pi
 from typing import Any, Literal
 
@@ -168,6 +168,50 @@ class Adam(Optimizer):
             )
 
 
+class OwnOptimizer(Optimizer):
+    """One of torch's or the user's; what it keeps of a parameter are tensors."""
+
+    def __init__(
+        self,
+        named: Tensors,
+        how: Training,
+        rates: Mapping[str, float],
+        kept: Tensors,
+        factor: float = 1.0,
+    ) -> None:
+        """``kept`` has the tensors to begin with, as in ``square_avg/head.weight``."""
+        super().__init__(named, how, rates, factor)
+        assert how.own_optimizer is not None
+        groups = [{"params": [named[k] for k in names], "lr": lr} for lr, names in self.groups]
+        self.made = how.own_optimizer(groups)
+        if not isinstance(self.made, torch.optim.Optimizer):
+            raise ConfigError(
+                "training.optimizer: the function must return a torch.optim.Optimizer, not"
+                f" {type(self.made).__name__}"
+            )
+        for key, value in kept.items():
+            kind, _, name = key.partition("/")
+            if name in named:
+                self.made.state[named[name]][kind] = value.clone()
+
+    def state(self) -> Mapping[str, Tensor]:
+        held = ((name, self.made.state.get(p, {})) for name, p in self.named.items())
+        return {
+            f"{kind}/{name}": value.detach()
+            for name, of in held
+            for kind, value in of.items()
+            if isinstance(value, Tensor)
+        }
+
+    def step(self) -> None:
+        try:
+            self.made.step()
+        except TypeError as error:  # one that needs a closure, such as LBFGS
+            raise ConfigError(
+                f"training.optimizer: {type(self.made).__name__} cannot do a step by itself ({error})"
+            ) from None
+
+
 def create_optimizer(
     named: Tensors, how: Training, rates: Mapping[str, float], kept: Tensors, factor: float = 1.0
 ) -> Optimizer:
@@ -176,6 +220,8 @@ def create_optimizer(
     ``rates`` are learning rates by pattern of names; other parameters have ``how.lr``. ``factor``
     scales all of them. ``kept`` is the state of an earlier optimiser to continue from.
     """
+    if how.own_optimizer is not None:
+        return OwnOptimizer(named, how, rates, kept, factor)
     kind = SGD if how.optimizer == "sgd" else Adam
     return kind(named, how, rates, kept, factor)
 
@@ -200,6 +246,8 @@ class Training:
     """How long a client trains in a round, with which optimiser and at which learning rate.
 
     Settings that depend on ``optimizer`` or ``schedule`` are None where these do not use them.
+    In Python, ``optimizer`` may be a function of the parameter groups, such as ``torch.optim.RMSprop``,
+    and ``schedule`` a function of the round and the number of rounds that returns the factor of ``lr``.
     """
 
     epochs: int = setting(5, "passes over the client's data in a round", low=0)
@@ -231,7 +279,15 @@ class Training:
         None, "cosine: the fraction of lr that it falls to; default: 0", low=0, high=1
     )
 
+    own_optimizer: Callable[[Any], Any] | None = field(
+        default=None, repr=False, metadata={"own": True}
+    )
+    own_schedule: Callable[[int, int], float] | None = field(
+        default=None, repr=False, metadata={"own": True}
+    )
+
     def __post_init__(self) -> None:
+        take_own_functions(self)
         values = {f.name: getattr(self, f.name) for f in list_settings(Training)}
         # not a field: copies made by ``replace`` have all settings given
         object.__setattr__(self, "_given", {k: v for k, v in values.items() if v is not None})
@@ -253,6 +309,8 @@ class Training:
         after the last round has the rate of the last round: clients that join, and tuning.
         """
         t = min(t, max(0, rounds - 1))
+        if self.own_schedule is not None:
+            return float(self.own_schedule(t, rounds))
         if t < self.warmup:
             return (t + 1) / (self.warmup + 1)
         done, whole = t - self.warmup, max(1, rounds - self.warmup)
@@ -288,7 +346,36 @@ class Training:
         """
         plain = asdict(self) | {"betas": None if self.betas is None else list(self.betas)}
         newer = {"optimizer": "sgd", "schedule": "constant", "warmup": 0, "nesterov": False}
-        return {k: v for k, v in plain.items() if v is not None and newer.get(k) != v}
+        functions = ("own_optimizer", "own_schedule")
+        kept = {k: v for k, v in plain.items() if v is not None and k not in functions}
+        return {k: v for k, v in kept.items() if newer.get(k) != v}
+
+    @property
+    def has_own_functions(self) -> bool:
+        """Whether the optimiser or the schedule is a function, which no file can hold."""
+        return self.own_optimizer is not None or self.own_schedule is not None
+
+
+def take_own_functions(training: Training) -> None:
+    """Move functions in place of names to fields of their own; settings of a named choice are then refused."""
+    for key, choices in CHOICES.items():
+        chosen, usual = getattr(training, key), next(iter(choices))
+        if isinstance(chosen, str):
+            continue
+        if not callable(chosen):
+            raise ConfigError(
+                f"{key}: must be one of {', '.join(choices)}, or a function, not a"
+                f" {type(chosen).__name__}"
+            )
+        used = [n for n in list_dependent(choices) if n != "lr"]
+        used += ["warmup"] if key == "schedule" else []
+        for name in used:
+            if getattr(training, name):
+                raise ConfigError(f"{name}: the {key} is a function; say it there")
+        object.__setattr__(training, f"own_{key}", chosen)
+        object.__setattr__(training, key, usual)
+        if key == "optimizer":
+            object.__setattr__(training, "momentum", 0.0)
 
 
 def list_dependent(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from inspect import signature
+from math import inf
 from typing import Any, TypeGuard
 
 import torch
@@ -20,6 +21,8 @@ from ..core.randomness import seeded
 from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
 from ..core.tasks import Criterion, MetricFunction, get_task
+from ..core.tensors import Tensors
+from ..core.training import Training, create_optimizer
 from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
@@ -270,3 +273,32 @@ def name_function(function: object) -> str:
 
 def describe_value(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+def check_own_training(how: Training, plan: Plan) -> None:
+    """Try a user's optimiser on a parameter, and its schedule in all rounds."""
+    if how.own_optimizer is not None:
+        if plan.algorithm.optimizers != Algorithm.optimizers:
+            allowed = " or ".join(f"'{o}'" for o in plan.algorithm.optimizers)
+            raise ConfigError(
+                f"training.optimizer: {plan.algorithm_name} holds for {allowed}, not for a function"
+            )
+        parameter = nn.Parameter(torch.zeros(2))
+        parameter.grad = torch.ones(2)
+        try:
+            create_optimizer(Tensors({"w": parameter}), how, {}, Tensors()).step()
+        except ConfigError:
+            raise
+        except Exception as error:  # a user's function can raise anything
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            name = name_function(how.own_optimizer)
+            raise ConfigError(
+                f"training.optimizer: {name} fails for a list of groups such as {{'params': […], 'lr': 0.1}}"
+                f" ({type(error).__name__}: {reason})"
+            ) from error
+    for t in range(plan.rounds) if how.own_schedule is not None else ():
+        factor = how.compute_lr_factor(t, plan.rounds)
+        if not 0 <= factor < inf:
+            raise ConfigError(
+                f"training.schedule: the factor of round {t} must be at least 0, not {factor:g}"
+            )

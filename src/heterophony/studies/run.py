@@ -342,6 +342,9 @@ def resolve_training(
     training: TrainingLike | None, usual: Training, federation: Federation
 ) -> tuple[Training, dict[str, Training]]:
     """Return the training of clients in general, and that of each client with its own."""
+    if isinstance(training, Training) and training.has_own_functions:
+        plain = replace(training, own_optimizer=None, own_schedule=None)
+        return plain, dict.fromkeys(federation.whole().clients, training)
     if training is None or isinstance(training, Training):
         return training or usual, {}
     if isinstance(training, Mapping):

@@ -29,7 +29,14 @@ from ..jobs.plan import Plan, describe_plan
 from ..population.participation import FunctionParticipation, Poisson, Skewed, Uniform
 from ..protection import PROTECTION_CLASSES, get_kind
 from ..runs.folder import RunFolder
-from .own import OwnModel, check_own_functions, name_function, prepare_own_net, prepare_own_nets
+from .own import (
+    OwnModel,
+    check_own_functions,
+    check_own_training,
+    name_function,
+    prepare_own_net,
+    prepare_own_nets,
+)
 
 Metrics = Sequence[str | MetricFunction]
 
@@ -141,6 +148,7 @@ def check_training_by_client(plan: Plan) -> None:
         )
     for how in set(plan.training_of.values()):
         check_training(plan.algorithm, plan.algorithm_name, how, plan.rounds)
+        check_own_training(how, plan)
     promises = [p.promise(describe_plan(plan)) for p in plan.protections]
     if any(p is not None and p.unit == "example" for p in promises):
         raise ConfigError(
@@ -154,7 +162,12 @@ def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
     clients = dict[Training, list[str]]()
     for client, how in training_of.items():
         clients.setdefault(how, []).append(client)
-    return "; ".join(f"{how!r} of {', '.join(names)}" for how, names in clients.items())
+    parts = []
+    for how, names in clients.items():
+        own = [name_function(f) for f in (how.own_optimizer, how.own_schedule) if f is not None]
+        functions = f" with {' and '.join(own)}" if own else ""
+        parts.append(f"{how!r}{functions} of {', '.join(names)}")
+    return "; ".join(parts)
 
 
 def is_named_algorithm(config: Config) -> bool:
