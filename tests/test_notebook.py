@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,14 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_classes.ipynb"
+
+
+@pytest.mark.parametrize("name", ["first_steps", "own_classes", "personal_models"])
+def test_a_notebook_says_how_it_is_installed_on_colab(name):
+    first = nbformat.read(NOTEBOOK.with_name(f"{name}.ipynb"), as_version=4).cells[0].source
+    (line,) = re.findall(r'`!pip install -q "heterophony(\[\w+\])? @ git\+(https://\S+)"`', first)
+    project = tomllib.loads((NOTEBOOK.parents[1] / "pyproject.toml").read_text())["project"]
+    assert line[1] == project["urls"]["Homepage"]
 
 
 @pytest.mark.filterwarnings("default")  # those of the kernel's packages are not ours

@@ -68,6 +68,8 @@ def test_forms_and_workflows_can_be_read():
         targets = re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert set(commands) <= set(targets)
         assert yaml.safe_load(file.read_text())["jobs"]
+        actions = re.findall(r"uses: (\S+)", file.read_text())
+        assert [a for a in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}", a)] == []  # pinned
 
 
 def test_the_conda_recipe_has_the_version_and_the_dependencies_of_the_package():

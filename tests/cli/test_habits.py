@@ -12,10 +12,16 @@ from typer.testing import CliRunner
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
 from heterophony.cli.options import complete_setting, translate_habits
-from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting
+from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting, list_keys
 from heterophony.config.reading import resolve_config
+from heterophony.config.sections import NetGroup
+from heterophony.core.adapters import ADAPTERS
 from heterophony.core.errors import BusyError, ConfigError
 from heterophony.core.files import lock_folder
+from heterophony.core.settings import list_settings
+from heterophony.data.partitions import PARTITIONS
+from heterophony.population.attacks import Attack
+from heterophony.protection import PROTECTION_CLASSES, get_protection_class
 
 OPTIONS = {"-c": True, "--config": True, "--out": True, "--json": False, "--seeds": True}
 
@@ -136,6 +142,53 @@ def test_the_schema_admits_every_default_configuration_and_refuses_mistakes():
         assert list(check.iter_errors(content)), content
     assert list(check.iter_errors({"algorithm": {"name": "mine:Mine", "own": 1}})) == []
     assert find_setting("engine.name")["enum"] == ["serial", "pool", "ray"]
+
+
+def list_accepted() -> list[tuple[str, dict[str, object]]]:
+    """List every key that a configuration accepts, with what else there must be in its table."""
+    keys: list[tuple[str, dict[str, object]]] = []
+    for name, cls in ALGORITHM_CLASSES.items():
+        del cls
+        keys += [
+            (k, {"name": name}) for k in list_keys([name], "iid") if k.startswith("algorithm.")
+        ]
+    for kind in PARTITIONS:
+        own = [k for k in list_keys(["fedavg"], kind) if k.startswith("data.partition.")]
+        keys += [(k, {"kind": kind}) for k in own]
+    plain = list_keys(["fedavg"], "iid")
+    keys += [(k, {}) for k in plain if not k.startswith(("algorithm.", "data.partition."))]
+    for kind, adapter in ADAPTERS.items():
+        keys += [(f"model.adapter.{f.name}", {"kind": kind}) for f in list_settings(adapter)]
+    keys += [(f"attack.{f.name}", {}) for f in list_settings(Attack)]
+    return keys
+
+
+def list_unknown(check, content: dict[str, object]) -> list[str]:
+    """List the errors about keys that the schema does not have."""
+    return [e.message for e in check.iter_errors(content) if "were unexpected" in e.message
+            or "was unexpected" in e.message]  # fmt: skip
+
+
+def test_the_schema_has_every_key_that_a_configuration_accepts():
+    jsonschema = pytest.importorskip("jsonschema")
+    check = jsonschema.Draft7Validator(build_schema())
+    for key, beside in list_accepted():
+        *sections, last = key.split(".")
+        table: dict[str, object] = {**beside, last: beside.get(last, 0)}
+        for section in reversed(sections):
+            table = {section: table}
+        assert list_unknown(check, table) == [], key
+    for kind in PROTECTION_CLASSES:
+        for f in list_settings(get_protection_class(kind)):
+            assert list_unknown(check, {"protection": [{"kind": kind, f.name: 0}]}) == []
+    for f in list_settings(NetGroup):
+        assert list_unknown(check, {"model": {"group": [{f.name: 0}]}}) == []
+    assert list_unknown(check, {"model": {"group": [{"nam": "mlp"}]}})
+    assert list(check.iter_errors({"model": {"adapter": {"kind": "lora", "rank": 0}}}))
+    groups = [{"name": "mlp", "share": 0.5}, {"name": "cnn", "clients": ["0"]}]
+    adapter = {"kind": "lora", "rank": 8, "alpha": 16}
+    for model in ({"group": groups}, {"adapter": adapter}, {"groups": "small"}):
+        assert list(check.iter_errors({"model": model, "speeds": {"spread": 0.5}})) == []
 
 
 def test_a_new_study_names_its_schema(tmp_path):

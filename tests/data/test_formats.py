@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from heterophony.cli import app
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
 from heterophony.data.folders import export_federation
-from heterophony.data.sources import find_named_clients, read_source
+from heterophony.data.sources import SOURCES, find_named_clients, read_source
 from heterophony.data.sources.formats import FORMATS, find_format
 
 DRAW = np.random.default_rng(0)
@@ -115,6 +116,17 @@ def test_each_format_is_recognised_described_and_refused_if_damaged(tmp_path, na
 def test_all_formats_of_files_are_tested():
     tested = {*WRITTEN, "Hugging Face files"}  # in test_tables_by_client.py
     assert tested == {f.name for f in FORMATS if f.looks}
+
+
+def test_the_table_of_the_documents_has_every_format_and_set():
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "data.md").read_text()
+    rows = {line.split("|")[1].strip() for line in text.split("### Formats")[1].splitlines()
+            if line.startswith("| ")}  # fmt: skip
+    assert {f.name for f in FORMATS} <= rows
+    named = {name for line in text.split("### Formats")[0].splitlines() if line.startswith("| `")
+             for name in re.findall("`([^`]+)`", line.split("|")[1])}  # fmt: skip
+    missing = {n for n in SOURCES if n not in named and f"-{n.partition('-')[2]}" not in named}
+    assert missing == set()
 
 
 def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):

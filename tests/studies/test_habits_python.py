@@ -240,3 +240,24 @@ def test_a_second_comparison_in_one_folder_is_refused(clients, tmp_path):
     hp.compare(["fedavg"], clients, on_event=compare_again, **how)
     assert len(seen) == 1
     assert sorted(p.name for p in (tmp_path / "all").iterdir() if p.is_dir()) == ["fedavg-0"]
+
+
+class WithAuxiliary(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.ReLU())
+        self.head, self.other = torch.nn.Linear(8, 10), torch.nn.Linear(8, 10)
+
+    def forward(self, x):
+        features = self.base(x)
+        return self.head(features), self.other(features)
+
+
+def test_auxiliary_outputs_are_answered_in_one_line(clients):
+    with pytest.raises(ConfigError) as caught:
+        run(clients, model=WithAuxiliary())
+    assert str(caught.value) == (
+        "WithAuxiliary returns tuple, not a tensor; return the logits alone, or an object that has them"
+        " as .logits (auxiliary outputs may be beside them; their loss is for an algorithm's"
+        " client.fit(loss=…))"
+    )

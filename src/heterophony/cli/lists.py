@@ -173,7 +173,7 @@ def list_datasets() -> list[dict[str, Any]]:
     about = {k: v.about for k, v in sorted(SOURCES.items())}
     about["PATH.npz"] = "your own: x, y or x_train, y_train, x_test, y_test"
     about["FOLDER"] = (
-        "your own: a folder of images per class (in train, test), or an .npz per client"
+        "your own: PFLlib, LEAF, UCI HAR, images, .npz of clients, …; data.md lists them"
     )
     about["hf:NAME"] = "a set of images on the Hugging Face hub, as hf:uoft-cs/cifar10 (extra: hf)"
     return [{"name": k, "about": v, "settings": []} for k, v in about.items()]

@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class
+from ..core.adapters import ADAPTERS
 from ..core.errors import ConfigError, match_name, simplify_name, suggest_similar
 from ..core.settings import list_admitted_types, list_settings
 from ..data.partitions import PARTITIONS
@@ -16,7 +17,7 @@ from ..data.transforms import SKEWS
 from ..population.attacks import Attack, Faults
 from ..population.participation import Uniform
 from ..protection import PROTECTION_CLASSES, get_protection_class
-from .sections import SECTIONS, ParticipationSkew, TopSection
+from .sections import SECTIONS, NetGroup, ParticipationSkew, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
@@ -197,6 +198,10 @@ def build_schema() -> Schema:
     properties["data"]["properties"] |= {
         "partition": make_choice("kind", PARTITIONS),
         "feature_skew": make_choice("kind", SKEWS),
+    }
+    properties["model"]["properties"] |= {
+        "adapter": make_choice("kind", ADAPTERS),
+        "group": {"type": "array", "items": make_table(describe_class(NetGroup)), "minItems": 1},
     }
     algorithms = {name: get_algorithm_class(name) for name in ALGORITHM_CLASSES}
     properties["algorithm"] = make_choice("name", algorithms, open_ended=True)

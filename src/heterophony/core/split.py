@@ -290,7 +290,8 @@ def call_module(module: nn.Module, example: Tensor) -> Tensor:
     if not isinstance(output, Tensor):
         raise ConfigError(
             f"{type(module).__name__} returns {type(output).__name__}, not a tensor;"
-            " return the logits alone"
+            " return the logits alone, or an object that has them as .logits (auxiliary outputs may be"
+            " beside them; their loss is for an algorithm's client.fit(loss=…))"
         )
     return output
 
