@@ -75,7 +75,7 @@ def test_a_configuration_names_the_clients_of_every_group() -> None:
         ("local", [], "must have a table with a name"),
         ("local", [{"name": "mpl", "share": 1.0}], "did you mean 'mlp'"),
         ("local", [{"name": "mlp@0", "share": 1.0}], "the width must be above 0 and at most 1"),
-        ("local", [{"name": "resnet8@0.5", "share": 1.0}], "has no other widths"),
+        ("local", [{"name": "resnet8@0.5", "share": 1.0}], "has only one width"),
     ],
 )
 def test_mistakes_are_one_line(algorithm: str, groups: object, message: str) -> None:

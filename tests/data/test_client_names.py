@@ -141,7 +141,7 @@ def test_another_column_or_array_can_name_the_clients(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             hp.federate(data, users="site")
-    with pytest.raises(ConfigError, match="leave out client and users"):
+    with pytest.raises(ConfigError, match="remove client and users"):
         hp.federate([(x, y), (x, y)], client=["a", "b"])
 
 

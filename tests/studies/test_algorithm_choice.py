@@ -78,11 +78,19 @@ def test_settings_are_keywords_of_a_name_or_a_class():
     ("algorithm", "how", "said"),
     [
         ("fedprox", {"mu": -1}, "algorithm.mu: must be at least 0, not -1"),
-        ("ditto", {"lamb": 1}, "lamb: no keyword of hp.run and no setting of Ditto; did you mean"),
-        ("fedavg", {"round": 5}, "round: no keyword of hp.run and no setting of FedAvg; did you"),
+        (
+            "ditto",
+            {"lamb": 1},
+            "lamb: neither a keyword of hp.run nor a setting of Ditto; did you mean",
+        ),
+        (
+            "fedavg",
+            {"round": 5},
+            "round: neither a keyword of hp.run nor a setting of FedAvg; did you",
+        ),
         ("fedavg", {"lr": 0.1}, "lr: write training=hp.Training(lr=0.1)"),
-        ("fedavg", {"clients": 5}, "clients: give it to hp.federate, as in clients=5"),
-        (hp.FedProx(), {"mu": 1}, "mu: give it to the instance, as in FedProx(mu=1)"),
+        ("fedavg", {"clients": 5}, "clients: pass it to hp.federate, as in clients=5"),
+        (hp.FedProx(), {"mu": 1}, "mu: pass it to the instance, as in FedProx(mu=1)"),
         (3, {}, "algorithm: must be a name, or a class or an instance of hp.Algorithm, not 3"),
         (hp.Net, {}, "algorithm: must be a name, or a class or an instance of hp.Algorithm, not "),
     ],

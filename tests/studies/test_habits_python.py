@@ -92,7 +92,10 @@ def test_training_can_differ_by_client(clients, tmp_path):
         ({"9": slow}, "training: there is no client '9'"),
         ({"0": 0.1}, "training of client '0': must be hp.Training"),
         (0.1, "training: must be hp.Training"),
-        ({"0": hp.Training(optimizer="adam")}, "does not hold for training.optimizer = 'adam'"),
+        (
+            {"0": hp.Training(optimizer="adam")},
+            "is only defined for training.optimizer = 'sgd', not 'adam'",
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=wrong, algorithm="scaffold")

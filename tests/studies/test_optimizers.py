@@ -146,11 +146,17 @@ def test_half_the_rate_by_warm_up_is_half_the_rate(name, monkeypatch):
 
 def test_what_the_algorithm_or_the_rounds_do_not_allow_is_refused_before_a_folder_exists(tmp_path):
     cases = {
-        "algorithm.name: the rule of SCAFFOLD does not hold for training.optimizer = 'adam'; set"
-        " training.optimizer = 'sgd'": ("scaffold", hp.Training(optimizer="adam")),
-        "algorithm.name: the rule of GPFL does not hold for training.optimizer = 'adamw'; set"
-        " training.optimizer = 'sgd' or 'adam'": ("gpfl", hp.Training(optimizer="adamw")),
-        "training.clip_norm: the rule of SCAFFOLD does not hold for clipped gradients; leave it out": (
+        "algorithm.name: SCAFFOLD is only defined for training.optimizer = 'sgd', not 'adam'; set"
+        " training.optimizer, or choose another algorithm": (
+            "scaffold",
+            hp.Training(optimizer="adam"),
+        ),
+        "algorithm.name: GPFL is only defined for training.optimizer = 'sgd' or 'adam', not 'adamw';"
+        " set training.optimizer, or choose another algorithm": (
+            "gpfl",
+            hp.Training(optimizer="adamw"),
+        ),
+        "training.clip_norm: SCAFFOLD is not defined for clipped gradients; remove training.clip_norm": (
             "scaffold",
             hp.Training(clip_norm=1.0),
         ),
@@ -158,7 +164,8 @@ def test_what_the_algorithm_or_the_rounds_do_not_allow_is_refused_before_a_folde
             "fedavg",
             hp.Training(warmup=3),
         ),
-        "training.decay_rounds: no step in 3 rounds, of which 1 are warm-up; lower it, it is 2": (
+        "training.decay_rounds: with 2, the rate never falls in 3 rounds, of which 1 are warm-up; lower"
+        " training.decay_rounds": (
             "fedavg",
             hp.Training(schedule="step", decay_rounds=2, warmup=1),
         ),

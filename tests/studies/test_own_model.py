@@ -118,7 +118,7 @@ def test_a_head_that_is_declared_first_is_the_head():
         (seven, "model: Sequential has 7 outputs, but the data have 10 classes; give its last"),
         (lambda: linear(10)[1:], "Sequential cannot take examples of 1×8×8: mat1 and mat2 shapes"),
         (lambda: hp.Net(nn.Identity(), nn.Conv2d(1, 10, 3)), "model: Net returns 10×6×6 for each"),
-        (lambda: None, "model: the function returned NoneType, not an nn.Module; return it"),
+        (lambda: None, "model: the function returned NoneType; make it return an nn.Module"),
         (7, "model: must be a name, an nn.Module or a function that makes one, not 7"),
     ],
 )

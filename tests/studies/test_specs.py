@@ -194,7 +194,7 @@ def test_the_models_of_the_best_round_are_kept(name):
 def test_a_choice_of_rounds_needs_validation_examples(pair):
     key = pair.partition("=")[0]
     assert refused(3, "run", "-c", pair) == (
-        f"{key}: needs validation examples; hold some out with data.validation_fraction = 0.2"
+        f"{key}: needs validation examples; hold out some with data.validation_fraction = 0.2"
     )
 
 

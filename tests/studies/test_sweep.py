@@ -151,7 +151,7 @@ def test_every_combination_has_every_seed():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "-s: missing; say what to vary, as in -s training.lr=0.005,0.01,0.05"),
+        ([], "-s: missing; name what to vary, as in -s training.lr=0.005,0.01,0.05"),
         (
             ["-s", "training.lr"],
             "-s training.lr: must be key=values, as in training.lr=0.005,0.01,0.05",
@@ -160,10 +160,10 @@ def test_every_combination_has_every_seed():
             ["-s", "training.lr=1..2"],
             "training.lr: a range needs random draws: --random N, or random=N",
         ),
-        (["-s", "seed=0,1"], "-s seed=0,1: give seeds by --seeds; they are averaged over"),
+        (["-s", "seed=0,1"], "-s seed=0,1: give seeds with --seeds; results are"),
         (
             ["-s", "lr=1", "-s", "lr=2"],
-            "-s training.lr=2: training.lr is there twice; list its values",
+            "-s training.lr=2: training.lr is given twice; list all its values",
         ),
         (["-s", "training.lrr=1,2"], "training.lrr: unknown key; did you mean 'lr'?"),
         (["-s", "training.lr=1,fast"], "training.lr: must be a number, not 'fast'"),

@@ -98,14 +98,14 @@ def test_without_validation_examples_it_warns_and_chooses_nothing():
 @pytest.mark.parametrize(
     ("swept", "how", "said"),
     [
-        ({}, {}, "settings: must say what to vary"),
+        ({}, {}, "settings: must name what to vary"),
         ({"lrr": [1]}, {}, "lrr: cannot be varied; did you mean 'lr'?"),
         ({"lr": 0.1}, {}, "settings['lr']: must be a list, as in [0.01, 0.1], not 0.1"),
         ({"lr": []}, {}, "settings['lr']: must list values"),
         ({"lr": "0.1..1"}, {}, "training.lr: a range needs random draws"),
         ({"lr": [0.1, -1]}, {}, "training.lr: must be at least 0, not -1"),
         ({"mu": [-1]}, {}, "algorithm.mu: must be at least 0, not -1"),
-        ({"lr": [0.1]}, {"round": 1}, "round: no keyword of hp.run"),
+        ({"lr": [0.1]}, {"round": 1}, "round: neither a keyword of hp.run"),
         ({"lr": [0.1]}, {"engine": "ray"}, "engine: must be one of serial, pool, not 'ray'"),
         ({"lr": [0.1]}, {"seeds": ()}, "seeds: must list at least one seed"),
     ],

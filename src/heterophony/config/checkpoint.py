@@ -1,4 +1,4 @@
-"""What a net begins with: the checkpoint that ``model.init`` names, and ``model.adapter``."""
+"""The initial state of a net: the checkpoint named by ``model.init``, and ``model.adapter``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..core.tensors import Tensors, load_into_net
 
 
 def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
-    """Return a builder of the same net with the weights of a checkpoint.
+    """Return a builder of the same net, with the weights of a checkpoint.
 
-    Raise ConfigError if the weights do not fit."""
+    Raise ConfigError if the weights do not fit.
+    """
     if path is None:
         return build
     checkpoint = read_checkpoint(Path(path).expanduser())
@@ -28,7 +29,7 @@ def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callabl
 
 
 def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:
-    """Return a builder of the same net with an adapter; raise ConfigError if no layer matches it."""
+    """Return a builder of the same net, with an adapter; raise ConfigError if no layer matches it."""
     if table is None:
         return build
     build_adapted = partial(build_with_adapter, build, build_adapter(table))
@@ -41,7 +42,7 @@ def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Build a net and load the checkpoint; keep new weights in head layers of another shape."""
+    """Build a net and load the checkpoint; head layers of another shape keep their new weights."""
     net = build()
     own = Tensors(net.state_dict())
     checkpoint = name_by_part(checkpoint, own)
@@ -68,7 +69,7 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
 
 
 def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
-    """Add the prefixes ``base.`` and ``head.`` to the names of a checkpoint that has none.
+    """Add the prefixes ``base.`` and ``head.`` to the names in a checkpoint that lacks them.
 
     Torchvision's checkpoints have ``conv1.weight`` where the net has ``base.conv1.weight``.
     """
@@ -89,5 +90,5 @@ def read_checkpoint(path: Path) -> Tensors:
 
 
 def save_checkpoint(path: Path, net: Tensors) -> None:
-    """Write the tensors of a net as safetensors."""
+    """Write the tensors of a net to a safetensors file."""
     write_atomically(path, to_safetensors(net))

@@ -79,7 +79,7 @@ class Config:
         return self.top.seed if self.data.seed is None else self.data.seed
 
     def build_federation(self) -> Federation:
-        """Read the data and partition them. Depends on the section [data] and its seed alone."""
+        """Read the data and partition them; the result depends only on the section [data] and its seed."""
         data, seed = self.data, self.data_seed
         if data.name == OWN_DATA:
             federation = self.load_client_folders(locate_client_data(data))
@@ -95,7 +95,7 @@ class Config:
         return federation.keeping_out(data.new_clients, seed).encode_table().with_recipe(recipe)
 
     def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
-        """Load the local data of these clients. Each client's split is independent of the others."""
+        """Load the local data of these clients; each client's split is independent of the others."""
         data, spec = self.data, ExampleSpec.from_config(self.data.shape, self.data.classes)
         shares = (data.train_fraction, self.data_seed, data.validation_fraction)
         return load_own_federation(paths, spec, *shares).transformed(data.transform)
@@ -110,18 +110,18 @@ class Config:
     ) -> Plan:
         """Build the plan of a simulation; raise ConfigError if its parts do not fit together.
 
-        ``net`` builds a network of the user's own, or one for each client, in place of what [model]
-        names. ``loss`` and ``metrics`` are functions of the user's own.
+        ``net`` builds a network of the user's own, or one for each client, instead of the one that
+        [model] names. ``loss`` and ``metrics`` are functions of the user's own.
         """
         plan = self.make_plan(federation, net, loss, metrics)
         check_merge(plan)
         return plan
 
     def build_board_plan(self, federation: Federation) -> Plan:
-        """Build the plan of a run on boards, where faults are real and not simulated."""
+        """Build the plan of a run on boards, where faults are real rather than simulated."""
         if self.evaluation.keep_best:
             raise ConfigError(
-                "evaluation.keep_best: not on boards, which keep their newest state only; leave it out"
+                "evaluation.keep_best: boards keep only their newest state, not the best; remove it"
             )
         groups = self.model.group or ()
         if self.model.groups or any("share" in group for group in groups):
@@ -138,7 +138,7 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Make the plan of the run, with every default filled in."""
+        """Make the plan of the run, with all defaults filled in."""
         check_task(self.algorithm, self.algorithm_name, federation.task, loss)
         self.check_validation(federation)
         chosen = self.evaluation.metrics if metrics is None else metrics
@@ -185,7 +185,7 @@ class Config:
     def prepare_builders(
         self, federation: Federation, net: Callable[[], Net] | None, nets: ClientNets | None
     ) -> dict[str, Callable[[], Net]]:
-        """Return what builds the run's nets, by name; a net that all clients have has none."""
+        """Return the builders of the run's nets, by name; a net common to all clients has no name."""
         if nets is None:
             built = {"": net or self.choose_net_builder(federation)}
         else:
@@ -199,7 +199,7 @@ class Config:
         }
 
     def check_validation(self, federation: Federation) -> None:
-        """Raise ConfigError if a round is to be chosen and there are no validation examples."""
+        """Raise ConfigError if a round is to be chosen but there are no validation examples."""
         chosen = {
             "evaluation.keep_best": self.evaluation.keep_best,
             "stop.patience": self.stop.patience,
@@ -207,7 +207,7 @@ class Config:
         for key, value in chosen.items():
             if value and not federation.validates:
                 raise ConfigError(
-                    f"{key}: needs validation examples; hold some out with"
+                    f"{key}: needs validation examples; hold out some with"
                     " data.validation_fraction = 0.2"
                 )
             if value and self.evaluation.choose_by == "G" and not self.algorithm.common:
@@ -217,7 +217,7 @@ class Config:
                 )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
-        """Return a function that builds the network; raise if it does not fit the data."""
+        """Return a function that builds the network; raise ConfigError if it does not fit the data."""
         if federation.record is not None:
             raise ConfigError(
                 f"model.name: a named model takes one array; for examples of"
@@ -233,9 +233,9 @@ class Config:
         return build
 
     def try_net(self, name: str, build: Callable[[], Net], federation: Federation) -> None:
-        """Build a net once, so that a mistake is reported here, not by a worker."""
+        """Build a net once, so that a mistake is reported here rather than by a worker."""
         check_model_task(name, federation.task)
-        with seeded(self.top.seed, "init"):  # leaves torch's generator as it was
+        with seeded(self.top.seed, "init"):  # leaves the state of torch's generator unchanged
             build()
 
     def fill_model_defaults(self, federation: Federation) -> Config:
@@ -252,12 +252,12 @@ class Config:
 
     def count_selected_clients(self, clients: int) -> int:
         """Return how many of ``clients`` are selected per round."""
-        assert isinstance(self.participation, RandomParticipation)  # as every rule of a file
+        assert isinstance(self.participation, RandomParticipation)  # as for every rule from a file
         return self.participation.compute_sample_size(clients)
 
     # Text -----------------------------------------------------------------------------------
     def to_toml(self, objects: Mapping[str, str] | None = None) -> str:
-        """Format the configuration as TOML; the text alone repeats the run.
+        """Format the configuration as TOML; without ``objects``, the text is enough to repeat the run.
 
         ``objects`` names, by their place, the objects of a Python program that the text cannot
         hold; they are listed in the section [objects].
@@ -289,7 +289,7 @@ class Config:
         return tomli_w.dumps({**asdict(self.top), **filled, **protections})
 
     def describe_data(self, own: bool) -> dict[str, Any]:
-        """Return the section [data]; of a program's own data, what says something about them."""
+        """Return the section [data]; for a program's own data, only the settings that describe them."""
         section = asdict(self.data)
         if own:
             section = {
@@ -304,7 +304,7 @@ class Config:
         return section
 
     def describe_engine(self) -> dict[str, Any]:
-        """Return the section [engine]; a run stays on the kind of accelerator it began on."""
+        """Return the section [engine]; a run stays on the kind of accelerator on which it began."""
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
@@ -317,7 +317,7 @@ class Config:
 
 
 def to_toml_value(value: Any) -> bool | int | float | str | None:
-    """Return a value as TOML can hold it; one of another type as text."""
+    """Return a value in a form that TOML can hold; values of other types become text."""
     return value if isinstance(value, bool | int | float | str | None) else repr(value)
 
 
@@ -330,16 +330,18 @@ def check_training(algorithm: Algorithm, name: str, training: Training, rounds: 
     if chosen not in algorithm.optimizers:
         allowed = " or ".join(f"'{o}'" for o in algorithm.optimizers)
         raise ConfigError(
-            f"algorithm.name: the rule of {shown} does not hold for training.optimizer = '{chosen}';"
-            f" set training.optimizer = {allowed}"
+            f"algorithm.name: {shown} is only defined for training.optimizer = {allowed}, not"
+            f" '{chosen}'; set training.optimizer, or choose another algorithm"
         )
     if training.clip_norm is not None and not algorithm.allows_clipping:
         raise ConfigError(
-            f"training.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it"
-            " out"
+            f"training.clip_norm: {shown} is not defined for clipped gradients; remove"
+            " training.clip_norm"
         )
     if training.nesterov and not training.momentum:
-        raise ConfigError("training.nesterov: needs training.momentum above 0; raise it")
+        raise ConfigError(
+            "training.nesterov: needs training.momentum above 0; raise training.momentum"
+        )
     algorithm.check_training(training)
     if training.warmup and training.warmup >= rounds:
         raise ConfigError(
@@ -347,20 +349,20 @@ def check_training(algorithm: Algorithm, name: str, training: Training, rounds: 
         )
     if training.decay_rounds and training.warmup + training.decay_rounds >= rounds:
         raise ConfigError(
-            f"training.decay_rounds: no step in {rounds} rounds, of which {training.warmup} are"
-            f" warm-up; lower it, it is {training.decay_rounds}"
+            f"training.decay_rounds: with {training.decay_rounds}, the rate never falls in {rounds}"
+            f" rounds, of which {training.warmup} are warm-up; lower training.decay_rounds"
         )
 
 
 def check_model_task(model: str, task: TaskName) -> None:
-    """Raise ConfigError if a model does not predict what the task asks for."""
+    """Raise ConfigError if a model does not predict what the task requires."""
     if (model == "tokenlstm") != (task == "sequence"):
         how = "predicts a token at every place" if model == "tokenlstm" else "predicts one answer"
         raise ConfigError(f"model.name: {model} {how}, and the task is '{task}'; leave it out")
 
 
 def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion | None) -> None:
-    """Raise ConfigError if an algorithm for classification has another task or loss."""
+    """Raise ConfigError if an algorithm for classification is given another task or loss."""
     if not algorithm.needs_classes:
         return
     shown = get_display_name(name)
@@ -381,7 +383,7 @@ def choose_default_model(
     dtype: torch.dtype = torch.float32,
     task: TaskName = "classification",
 ) -> str:
-    """Choose a model by the task and by the shape and type of an example; integer rows are text."""
+    """Choose a model by the task and by an example's shape and type; integer rows count as text."""
     if task == "sequence":
         return "tokenlstm"
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
@@ -392,7 +394,7 @@ def choose_default_model(
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:
-    """Find the local data of every client in one folder, for a simulation."""
+    """Find the local data of all clients in one folder, for a simulation."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with own data needs a folder that holds"
@@ -416,7 +418,7 @@ def check_protections(config: Config) -> None:
     kinds = [get_kind(p) for p in active]
     for kind in kinds:
         if kinds.count(kind) > 1:
-            raise ConfigError(f"protection.{kind}: is there twice; leave one out")
+            raise ConfigError(f"protection.{kind}: is listed twice; remove one of the two")
     if active and config.algorithm.pooled:
         raise ConfigError(
             f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing travels;"
@@ -430,7 +432,7 @@ def check_protections(config: Config) -> None:
 
 
 def check_order(active: Sequence[Protection]) -> None:
-    """Raise ConfigError for two kinds of privacy, two encodings, or client work after an encoding."""
+    """Raise ConfigError for two kinds of privacy, two encodings, or client-side work after an encoding."""
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
         raise ConfigError(f"protection: {' and '.join(private)} have an ε each; choose one")
@@ -447,7 +449,7 @@ def check_order(active: Sequence[Protection]) -> None:
 
 
 def check_turns(config: Config, protection: Protection) -> None:
-    """Raise ConfigError if a client may be drawn twice where it may reply only once."""
+    """Raise ConfigError if a client may be drawn twice in a round in which it may reply only once."""
     if protection.once_per_round and getattr(config.participation, "replacement", False):
         raise ConfigError(
             f"protection.{get_kind(protection)}: a client must not be drawn twice in a round; set"
@@ -456,7 +458,7 @@ def check_turns(config: Config, protection: Protection) -> None:
 
 
 def check_size(config: Config, protection: Protection) -> None:
-    """Raise ConfigError if a rule needs more replies than a round has."""
+    """Raise ConfigError if a protection needs more replies than a round has."""
     rule = config.participation
     if config.algorithm.everybody:
         replies = config.data.clients
@@ -473,7 +475,7 @@ def check_size(config: Config, protection: Protection) -> None:
 
 
 def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
-    """Collect the facts of the run that protections depend on."""
+    """Collect the facts about the run that protections depend on."""
     clients = config.data.clients
     kind, rate = describe_selection(config.algorithm, config.participation, clients)
     return RunFacts(
@@ -491,9 +493,10 @@ def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
 
 
 def settle_protections(config: Config) -> Config:
-    """Choose the noise of a target ε, and end the run before a budget is exceeded.
+    """Choose the noise for a target ε, and the last round for a privacy budget.
 
-    The result holds both as numbers, so whoever reads it, such as a board, needs no accounting.
+    The result holds both as numbers, so that whoever reads it, such as a board, needs no
+    accounting.
     """
     settled, rounds = list[Protection](), config.top.rounds
     for protection in config.protections:
@@ -511,7 +514,7 @@ def settle_protections(config: Config) -> Config:
 
 
 def check_kind_chosen(protections: Sequence[Protection], participation: Any) -> None:
-    """Raise ConfigError for a target ε without ``participation.kind``: the noise depends on it."""
+    """Raise ConfigError for a target ε without ``participation.kind``, on which the noise depends."""
     targets = [p for p in protections if getattr(p, "epsilon", None) is not None]
     if targets and not (isinstance(participation, dict) and "kind" in participation):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Keys of the configuration: short spellings, and the JSON Schema that editors read."""
+"""Keys of the configuration: short spellings, old names, and the JSON Schema that editors read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
 FIXED_MEANINGS = {"clients": "data.clients"}  # even if the algorithm has a setting of that name
-RENAMED = {"local": "training", "devices": "speeds"}  # sections by the names they had before
+RENAMED = {"local": "training", "devices": "speeds"}  # former names of sections
 RENAMED_KEYS = {"device": "accelerator"}  # of [engine]
 
 
@@ -32,7 +32,7 @@ def ignore_note(text: str) -> None:
 
 
 def rename_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with today's names of sections and keys; both names are accepted."""
+    """Return a configuration with current names of sections and keys; old names are accepted too."""
     out = dict[str, Any]()
     for key, value in raw.items():
         name = RENAMED.get(key, key)
@@ -45,7 +45,7 @@ def rename_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_key(key: str) -> str:
-    """Return a dotted key under today's names, as in ``training.lr`` for ``local.lr``."""
+    """Return a dotted key under its current name, as in ``training.lr`` for ``local.lr``."""
     section, dot, rest = key.partition(".")
     if section == "engine":
         rest = RENAMED_KEYS.get(rest, rest)
@@ -53,7 +53,7 @@ def rename_key(key: str) -> str:
 
 
 def restore_old_name(key: str) -> str:
-    """Return a dotted key under the name that its section had before."""
+    """Return a dotted key under the former name of its section."""
     section, dot, rest = key.partition(".")
     old = {new: old for old, new in RENAMED.items()}
     keys = {new: old for old, new in RENAMED_KEYS.items()}
@@ -92,14 +92,14 @@ def expand_overrides(
 
 
 def rename_pair(pair: str) -> str:
-    """Return a ``key=value`` pair with today's name of the key."""
+    """Return a ``key=value`` pair with the current name of the key."""
     key, sign, value = pair.partition("=")
     name = rename_key(key.strip())
     return pair if name == key.strip() else f"{name}{sign}{value}"
 
 
 def expand_section(pair: str) -> str:
-    """Return ``data.name=fmnist`` for ``data=fmnist``; for ``data.partition=iid``, its kind."""
+    """Return ``data.name=fmnist`` for ``data=fmnist``, and the kind for ``data.partition=iid``."""
     key, sign, value = (part.strip() for part in pair.partition("="))
     if sign and key in NAMED_SECTIONS and not value.startswith("{"):
         return f"{key}.name={value}"
@@ -109,7 +109,7 @@ def expand_section(pair: str) -> str:
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
-    """Return the full key of a short one; leave a key that begins with a section as it is."""
+    """Return the full form of a short key; a key that begins with a section is returned unchanged."""
     if key.split(".")[0] in ROOTS:
         return key
     wanted = simplify_path(key)
@@ -132,7 +132,7 @@ def simplify_path(key: str) -> list[str]:
 
 
 def find_choice(raw: Mapping[str, Any], overrides: Sequence[str], key: str, default: str) -> str:
-    """Return the value of a key, as text: that of the pairs, else of the configuration."""
+    """Return the value of a key as text: from the pairs, else from the configuration."""
     pairs = (pair.partition("=") for pair in overrides)
     chosen = [value.strip().strip("\"'") for k, _, value in pairs if k.strip() == key]
     if chosen:
@@ -160,7 +160,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
 
 
 def find_class(name: str, trust: bool) -> type | None:
-    """Return the class of an algorithm; None if there is none, which is reported later."""
+    """Return the class of an algorithm, or None if it does not exist, which is reported later."""
     try:
         return get_algorithm_class(name, trust)
     except ConfigError:
@@ -225,9 +225,9 @@ def make_table(properties: Schema) -> Schema:
 
 
 def make_choice(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
-    """Return the schema of a table whose other keys depend on the class that one key names.
+    """Return the schema of a table in which one key names the class that defines the other keys.
 
-    ``open_ended``: the key may also name a class of the user's own.
+    With ``open_ended``, that key may also name a class of the user's own.
     """
     names: Schema = {"enum": list(classes)}
     rules = []
@@ -248,7 +248,7 @@ def describe_class(cls: type) -> Schema:
 
 
 def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
-    """Return the schema of one setting: its type or choices, range, default and description."""
+    """Return the schema of one setting: type or choices, range, default and description."""
     about: Schema = {"description": f.metadata["doc"]} if f.metadata.get("doc") else {}
     if isinstance(f.default, bool | int | str) or (
         isinstance(f.default, float) and isfinite(f.default)
@@ -269,7 +269,7 @@ def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
 
 
 def find_setting(key: str) -> Schema | None:
-    """Return the schema of one setting by its dotted key; None if there is none, or it depends."""
+    """Return the schema of one setting by its dotted key; None if it does not exist or depends on others."""
     found: Any = build_schema()
     for part in key.split("."):
         found = found.get("properties", {}).get(part)

@@ -1,4 +1,4 @@
-"""Which net each client has, where nets differ: dealt by the seed, and checked against the algorithm."""
+"""Nets that differ by client: assigned by name or by shares, and checked against the algorithm."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .sections import ModelSection, NetGroup
 
 @dataclass(frozen=True)
 class ClientNets:
-    """The nets of a run whose clients have different ones: how each is built, and who has which."""
+    """The nets of a run whose clients have different ones: how each is built, and which client has which."""
 
     builders: Mapping[str, Callable[[], Net]]
     net_of: Mapping[str, str]
 
 
 def list_groups(model: ModelSection) -> list[NetGroup]:
-    """List the groups of nets that [model] names; empty if all clients have the same net."""
+    """List the groups of nets that [model] names; the list is empty if all clients have the same net."""
     if model.groups is None:
         return [NetGroup(**group) for group in model.group or ()]
     names = choose(NET_GROUPS, model.groups, "model.groups")
@@ -34,12 +34,12 @@ def list_groups(model: ModelSection) -> list[NetGroup]:
 
 
 def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
-    """Return the name of each client's net; clients that no group names are dealt by shares."""
+    """Return the name of each client's net; clients that no group names are distributed by shares."""
     dealt = dict[str, str]()
     for group in groups:
         for client in group.clients or ():
             if client not in clients:
-                raise ConfigError(f"model.group: there is no client '{client}'; leave it out")
+                raise ConfigError(f"model.group: there is no client '{client}'; remove the name")
             if client in dealt:
                 raise ConfigError(f"model.group: client '{client}' is in two groups; name it once")
             dealt[client] = find_model_name(group.name)
@@ -63,7 +63,7 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
 
 
 def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
-    """Return [model] with the clients of every group named; as it is if there are no groups."""
+    """Return [model] with the clients of every group named, or unchanged if there are no groups."""
     if not list_groups(model):
         return model
     found = dict[str, list[str]]()
@@ -79,10 +79,10 @@ def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> Mode
 def choose_nets(
     model: ModelSection, federation: Federation, seed: int, head_depth: int | None
 ) -> ClientNets | None:
-    """Choose how nets are built and who has which; None if all clients have the same net.
+    """Choose how nets are built and which client has which; None if all clients have the same net.
 
-    ``head_depth`` is that of the algorithm's paper. The groups name their clients, of whom a
-    board knows its own alone.
+    ``head_depth`` is that of the algorithm's paper. The groups name their clients, of which a board
+    knows only its own.
     """
     groups = list_groups(model)
     if any(group.share is not None for group in groups):
@@ -113,13 +113,13 @@ def check_allowed(algorithm: Algorithm, name: str) -> None:
 
 
 def check_nets(plan: Plan) -> None:
-    """Raise ConfigError if the algorithm needs more in common than the clients' nets have."""
+    """Raise ConfigError if the clients' nets have less in common than the algorithm needs."""
     if not plan.net_of:
         return
     shown, needed = get_display_name(plan.algorithm_name), plan.algorithm.needs_nets
     if needed == "slices" and plan.protections:
         raise ConfigError(
-            f"protection: not with {shown} and nets of different widths; leave it out"
+            f"protection: not possible with {shown} and nets of different widths; remove the protection"
         )
     largest = plan.list_shapes(plan.template)
     for name, net in plan.templates.items():
@@ -137,5 +137,5 @@ def check_nets(plan: Plan) -> None:
 
 
 def list_mixed_algorithms() -> list[str]:
-    """List the algorithms that take nets that differ by client."""
+    """List the algorithms that support different nets on different clients."""
     return [n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_nets != "same"]

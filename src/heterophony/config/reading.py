@@ -46,10 +46,11 @@ def read_config(
     note: Callable[[str], None] = ignore_note,
     trust: bool = False,
 ) -> Config:
-    """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults.
+    """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
 
     ``note`` is called with the meaning of each short key. An algorithm of another package is
-    imported only with ``trust``: set it if the user wrote the configuration or vouches for it.
+    imported only with ``trust``: set it if the user wrote the configuration, or trusts whoever
+    wrote it.
     """
     text, raw = read_toml(path)
     overrides = expand_overrides(raw, overrides, note=note, trust=trust)
@@ -67,7 +68,7 @@ def read_config(
 
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
-    """Read a TOML file: its text, and its settings under today's names; nothing without a file."""
+    """Read a TOML file; return its text and its settings under current names, both empty without a file."""
     if path is not None and path.suffix in (".yaml", ".yml"):
         raise ConfigError(
             f"{path}: settings are TOML, not YAML; convert it: python -c 'import sys, yaml, tomli_w;"
@@ -119,7 +120,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     sections["data"] = fill_data_defaults(sections["data"])
     if not raw.get("training"):  # a single key of [training] selects the general defaults
         sections["training"] = choose_default_training(sections["data"].name)
-    if (model := sections["model"]).name is not None:  # report a wrong name before data are read
+    if (model := sections["model"]).name is not None:  # report a wrong name before reading data
         sections["model"] = replace(model, name=find_model_name(model.name))
     participation, faults = parse_participation(raw.get("participation", {}))
     protections = build_protections(raw.get("protection", ()))
@@ -138,7 +139,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
 
 
 def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return [data] with the clients that the data name, unless it has a partition."""
+    """Return [data] with the clients that the data set names, unless a partition is configured."""
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
@@ -199,11 +200,11 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
             raise ConfigError(f"-c {pair}: '{step}' is not a section")
     if path == ["participation"]:  # rate and count exclude each other: the later one wins
         section.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
-    if path == ["model"] and last in NET_KEYS:  # so do these
+    if path == ["model"] and last in NET_KEYS:  # these exclude each other, too
         for other in NET_KEYS:
             section.pop(other, None)
     section[last] = parse_toml_value(value.strip())
-    if key == "engine.name" and section[last] != "ray":  # a run that leaves its cluster
+    if key == "engine.name" and section[last] != "ray":  # for a run that leaves its cluster
         drop_cluster_settings(section)
     return key
 
@@ -234,7 +235,7 @@ def parse_toml_value(text: str) -> Any:
 
 
 def find_line(text: str, key: str) -> int | None:
-    """Find the line of a TOML text that sets a dotted key, or else its closest parent."""
+    """Find the line of a TOML text that sets a dotted key, or else the nearest enclosing table."""
     section, line, length = "", None, 0
     for number, content in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\]]+)\]", content):

@@ -34,7 +34,7 @@ AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace"
 
 @dataclass(frozen=True)
 class ParticipationSkew:
-    """How unevenly clients are selected."""
+    """Unequal probabilities with which clients are selected."""
 
     gamma: float = setting(
         0.1, "concentration of the Dirichlet distribution of probabilities", above=0
@@ -47,7 +47,7 @@ class ParticipationSkew:
 def parse_participation(
     given: Mapping[str, Any],
 ) -> tuple[Uniform | Skewed | Poisson, Faults]:
-    """Parse the section [participation]: the rule of selection and the simulated faults."""
+    """Parse the section [participation]: the selection rule and the simulated faults."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
     known = [*(f.name for f in list_settings(Uniform)), "kind", "skew", *fault_keys]
     check_keys(given, known, f"{where}.")
@@ -61,7 +61,9 @@ def parse_participation(
     kind = choose(SELECTION_RULES, str(selection.pop("kind", "uniform")), f"{where}.kind")
     if kind is Poisson:
         if skew is not None:
-            raise ConfigError(f"{where}.skew: not with kind = 'poisson'; leave one out")
+            raise ConfigError(
+                f"{where}.skew: cannot be combined with kind = 'poisson'; remove one of them"
+            )
         return construct(Poisson, selection, where), faults
     if skew is None:
         return construct(Uniform, selection, where), faults
@@ -72,7 +74,7 @@ def parse_participation(
 
 
 def parse_availability(given: Any, where: str) -> Availability:
-    """Read a rule of availability; one with a file is a trace."""
+    """Parse a rule of availability; a rule with a file is a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
@@ -81,8 +83,8 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
-    """Return the section that ``parse_participation`` reads."""
-    assert isinstance(participation, Uniform | Skewed | Poisson)  # others are no settings
+    """Return the section from which ``parse_participation`` reads these settings."""
+    assert isinstance(participation, Uniform | Skewed | Poisson)  # other fields are not settings
     section = asdict(participation) | asdict(faults)
     if isinstance(participation, Poisson):
         section = {"kind": "poisson", **section}
@@ -107,7 +109,7 @@ class TopSection:
 
 @dataclass(frozen=True)
 class DataSection:
-    """Which data set, and how it is partitioned among the clients."""
+    """The data set, and how it is partitioned among the clients."""
 
     name: str = setting(
         "digits",
@@ -121,7 +123,7 @@ class DataSection:
     )
     validation_fraction: float = setting(
         0.0,
-        "share of a client's training examples that is held out, to choose a round by",
+        "share of a client's training examples held out for validation, to choose a round by",
         low=0,
         below=1,
     )
@@ -130,7 +132,7 @@ class DataSection:
     )
     frozen_augment: bool = setting(
         False,
-        "transform each training image in one random way for the whole run, not anew each time",
+        "transform each training image once at random for the whole run, not anew each time",
     )
     split: Literal["merged", "official"] = setting(
         "merged", "partition training and test set as one, or the test set like the training set"
@@ -140,10 +142,10 @@ class DataSection:
         0.0, "share of the clients that join only after training", low=0, high=1
     )
     classes: list[str] | int | None = setting(
-        None, "own data and .npz: the names of the classes in their order, or how many", low=1
+        None, "own data and .npz: the names of the classes in their order, or their number", low=1
     )
     task: TaskName = setting(
-        "classification", ".npz: what is learned from the targets; named data sets have classes"
+        "classification", ".npz: what the targets are; named data sets are for classification"
     )
     users: str | None = setting(
         None,
@@ -158,13 +160,13 @@ class DataSection:
 
 @dataclass(frozen=True)
 class NetGroup:
-    """Clients with the same net, where nets differ."""
+    """A group of clients with the same net, in a run whose clients have different nets."""
 
     name: str = setting("", "the model's name")
     clients: list[str] | None = setting(None, "the names of the clients that have it")
     share: float | None = setting(
         None,
-        "share of the clients that no group names; they are drawn by the seed",
+        "share of the clients that no group names, drawn by the seed",
         above=0,
         high=1,
     )
@@ -179,27 +181,31 @@ class NetGroup:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """Which network; by default the one that suits the data and the algorithm's paper."""
+    """The network; by default, the one that suits the data and the algorithm's paper."""
 
-    name: str | None = setting(None, "a model's name; default: by the shape of the data")
-    head_depth: int | None = setting(None, "layers of the head; default: the paper's", low=1)
+    name: str | None = setting(None, "name of a model; default: chosen by the shape of the data")
+    head_depth: int | None = setting(
+        None, "number of layers in the head; default: as in the algorithm's paper", low=1
+    )
     buffers: Literal["local", "average"] = setting(
         "local", "running statistics are personal, or shared and averaged"
     )
-    init: str | None = setting(None, "a checkpoint (.safetensors) to begin with")
+    init: str | None = setting(None, "checkpoint (.safetensors) of initial weights")
     adapter: dict[str, Any] | None = setting(
         None, "train only an adapter and the head: {kind = 'lora', rank = 8, alpha = 16}"
     )
-    groups: str | None = setting(None, "clients have different nets: a named list of them")
+    groups: str | None = setting(None, "for different nets by client: the name of a list of nets")
     group: list[dict[str, Any]] | None = setting(
-        None, "clients have different nets: [[model.group]] with name, and clients or share"
+        None, "for different nets by client: [[model.group]] with name, and clients or share"
     )
 
     def __post_init__(self) -> None:
         check_settings(self)
         chosen = [key for key in ("name", "groups", "group") if getattr(self, key) is not None]
         if len(chosen) > 1:
-            raise ConfigError(f"{chosen[1]}: not with model.{chosen[0]}; leave one out")
+            raise ConfigError(
+                f"{chosen[1]}: cannot be combined with model.{chosen[0]}; remove one of them"
+            )
         if self.groups is not None:
             choose(NET_GROUPS, self.groups, "groups")
         if self.group == []:
@@ -207,14 +213,14 @@ class ModelSection:
         for group in self.group or ():
             find_model_name(construct(NetGroup, group, "group").name)
         if self.init is not None and chosen[-1:] in (["groups"], ["group"]):
-            raise ConfigError("init: not with different nets; leave it out")
+            raise ConfigError("init: cannot be combined with different nets; remove it")
         if self.adapter is not None:
             build_adapter(self.adapter)  # raises where it cannot be built
 
 
 @dataclass(frozen=True)
 class AggregationSection:
-    """How clients are weighted."""
+    """How clients are weighted in a mean."""
 
     weights: Literal["samples", "uniform"] = setting("samples", "weight of a client in a mean")
 
@@ -224,10 +230,10 @@ class AggregationSection:
 
 @dataclass(frozen=True)
 class EvaluationSection:
-    """When G and P are measured."""
+    """When G and P are measured, and by which metrics."""
 
     every: int = setting(1, "rounds between evaluations", low=1)
-    new_client_rounds: int = setting(1, "rounds that a new client trains alone", low=0)
+    new_client_rounds: int = setting(1, "number of rounds that a new client trains alone", low=0)
     keep_best: bool = setting(
         False, "keep the models of the best round on validation examples, not of the last round"
     )
@@ -235,10 +241,10 @@ class EvaluationSection:
         "P", "the validation score that decides which round is best"
     )
     share_personal: bool = setting(
-        False, "on boards: send personal parameters where G is computed from their average"
+        False, "on boards: send personal parameters if G is computed from their average"
     )
     metrics: list[str] | None = setting(
-        None, "measured beside the score: f1, auc, …; default: those of the task"
+        None, "metrics beside the score: f1, auc, …; default: those of the task"
     )
 
     def __post_init__(self) -> None:
@@ -247,7 +253,7 @@ class EvaluationSection:
 
 @dataclass(frozen=True)
 class StopSection:
-    """When a run ends before its last round."""
+    """Conditions for ending a run before its last round."""
 
     patience: int | None = setting(
         None, "evaluations in a row without a better validation score; default: never", low=1
@@ -259,21 +265,25 @@ class StopSection:
 
 @dataclass(frozen=True)
 class EngineSection(Cluster):
-    """Where jobs run. Only ``precision`` changes the result; another GPU may change its last bits."""
+    """Where jobs run; only ``precision`` changes the result, but another GPU may change its last bits."""
 
     name: Literal["serial", "pool", "ray"] = setting(
         "pool", "one process, one per core, or a Ray cluster"
     )
     workers: int | None = setting(
-        None, "jobs at a time; default: one per core, or as many as fit on the cluster", low=1
+        None,
+        "number of jobs at a time; default: one per core, or as many as fit on the cluster",
+        low=1,
     )
     accelerator: str = setting(
         "auto", "that computes: cpu, cuda, cuda:1 or mps; auto: cuda where torch sees it, else cpu"
     )
     precision: Precision = setting("float32", "of forward pass and loss; bfloat16 changes results")
-    deterministic: bool = setting(True, "on GPUs: the same bits every time; false is faster")
+    deterministic: bool = setting(
+        True, "on GPUs: compute the same bits every time; false is faster"
+    )
     fast: Literal["auto", "off"] = setting(
-        "auto", "train plain nets without autograd, small ones together, with the same bits"
+        "auto", "train plain nets without autograd and small ones together; the bits are the same"
     )
 
     def __post_init__(self) -> None:
@@ -286,7 +296,7 @@ class EngineSection(Cluster):
             self.check_ray_accelerator()
 
     def check_ray_accelerator(self) -> None:
-        """Raise ConfigError if the accelerator contradicts what a job reserves on the cluster."""
+        """Raise ConfigError if the accelerator contradicts the resources a job reserves on the cluster."""
         if self.accelerator not in ("auto", "cpu", "cuda"):
             raise ConfigError(
                 f"accelerator: must be auto, cpu or cuda with engine.name = 'ray', not"
@@ -299,9 +309,9 @@ class EngineSection(Cluster):
             )
 
     def choose_compute(self) -> Compute:
-        """Return where and how jobs compute; raise if this machine lacks the accelerator.
+        """Return where and how jobs compute; raise ConfigError if this machine lacks the accelerator.
 
-        On a Ray cluster, each job finds out where it runs.
+        On a Ray cluster, each job determines where it runs.
         """
         if self.name == "ray":
             on_gpu = self.accelerator == "cuda" or (self.accelerator == "auto" and self.gpus > 0)
@@ -327,14 +337,14 @@ SECTIONS: dict[str, type] = {
 
 
 def fill_data_defaults(data: DataSection) -> DataSection:
-    """Return the section with all settings of its partition and skew; raise if one is wrong."""
+    """Return the section with all settings of its partition and skew; raise ConfigError if one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
     check_request(find_dataset_name(data.name), Request(data.classes, data.task, data.users))
     if data.classes is not None:
         parse_class_names(data.classes)
     if data.shape is not None:
-        raise ConfigError(f"data.shape: only where data.name = '{OWN_DATA}'; leave it out")
+        raise ConfigError(f"data.shape: is only for data.name = '{OWN_DATA}'; remove it")
     partition, skew = data.partition, data.feature_skew
     rule = build_partition(partition)  # raises where the kind is unknown
     kind = match_name(PARTITIONS, str(partition.get("kind", "dirichlet")))
@@ -367,6 +377,6 @@ def list_rule_settings(rule: Any) -> dict[str, Any]:
 
 
 def drop_cluster_settings(engine: dict[str, Any]) -> None:
-    """Delete the keys of the section [engine] that only Ray understands."""
+    """Delete the keys of the section [engine] that only Ray uses."""
     for key in asdict(LOCAL_CLUSTER):
         engine.pop(key, None)

@@ -1,4 +1,4 @@
-"""The models: functions that build a ``Net`` from shape, classes and head depth."""
+"""The models: functions that build a ``Net`` from shape, number of classes and head depth."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MODULES = (
     "convnets",
     "resnets",
     "sequences",
-)  # a model's name is that of its function in one of them
+)  # the name of a model is that of its function in one of them
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
-    "convnet_small": "convnet with a quarter of the channels, for images of half the side",
+    "convnet_small": "convnet with a quarter of the channels, for images of half the height and width",
     "digitsnet": "a small convolutional network for 8x8 images",
     "mlp": "one hidden layer of 100",
     "pfakd_cnn": "three convolutions and two linear layers (PFAKD's for CIFAR-10)",
@@ -47,7 +47,7 @@ NET_GROUPS = {  # lists of nets for clients that differ: model.groups
 
 
 def get_model_builder(name: str) -> ModelBuilder:
-    """Return the function that builds the model of a name; of ``convnet@0.5``, with half the width."""
+    """Return the function that builds a named model; ``convnet@0.5`` has half the width."""
     full, _, width = find_model_name(name).partition("@")
     modules = (import_module(f".{module}", __name__) for module in MODULES)
     build: ModelBuilder = next(getattr(m, full) for m in modules if hasattr(m, full))
@@ -59,7 +59,7 @@ def get_model_builder(name: str) -> ModelBuilder:
 
 
 def find_model_name(name: str) -> str:
-    """Return the name that is meant, in any case; raise if there is none."""
+    """Return the registered name that matches, in any case; raise ConfigError if there is none."""
     full, sign, width = name.partition("@")
     found = find_name(MODEL_DESCRIPTIONS, full, "model.name")
     if not sign:

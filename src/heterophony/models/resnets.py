@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-8 and -10 (FedDecomp), ResNet-18 for 32x32 and for ImageNet's images."""
+"""Residual networks: ResNet-8 and -10 (FedDecomp), and ResNet-18 for 32x32 and for ImageNet images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .convnets import build_net
 
 
 class NarrowBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution where the width changes."""
+    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ NormLayer = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution where the width changes."""
+    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
 
     def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def resnet18_imagenet(shape: tuple[int, ...], classes: int, head_depth: int = 1)
         )
     if head_depth != 1:
         raise ConfigError(f"model.head_depth: this model has heads of depth 1, not {head_depth}")
-    # pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work
+    # pooling before ReLU gives the same values and gradients with a quarter of ReLU's work
     parts: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=make_conv(shape[0], 64, 7, 2),
         bn1=nn.BatchNorm2d(64),
@@ -133,6 +133,6 @@ def resnet18_imagenet(shape: tuple[int, ...], classes: int, head_depth: int = 1)
 
 
 def make_stage(into: int, out: int) -> nn.Sequential:
-    """Make two residual blocks, of which the first changes the width."""
+    """Make two residual blocks, the first of which changes the width."""
     widths: Sequence[tuple[int, int]] = ((into, out), (out, out))
     return nn.Sequential(*(NarrowBlock(a, b) for a, b in widths))

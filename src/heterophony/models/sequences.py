@@ -1,4 +1,4 @@
-"""Models of sequences and patches: LSTMs and small transformers."""
+"""Models of sequences and image patches: LSTMs and small transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .convnets import build_net
 
 
 class CharacterEncoder(nn.Module):
-    """Encode a sequence of characters as the second layer's output after the last one."""
+    """Encode a sequence of characters as the second layer's output at the last character."""
 
     def __init__(self, alphabet: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class CharacterEncoder(nn.Module):
 
 
 def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """Build the net; the characters it reads are the classes that it predicts."""
+    """Build the net, which reads and predicts the same set of characters."""
     if len(shape) != 1:
         raise ConfigError(
             f"model.name: charlstm needs sequences of integers, not examples of shape {shape}"
@@ -37,7 +37,7 @@ def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 class TokenEncoder(nn.Module):
-    """Encode every token by itself and all tokens before it."""
+    """Encode each token together with all tokens before it."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class TokenEncoder(nn.Module):
 
 
 def tokenlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """Build the net; the tokens it reads are those that it predicts."""
+    """Build the net, which reads and predicts the same set of tokens."""
     if len(shape) != 1:
         raise ConfigError(
             f"model.name: tokenlstm needs sequences of integers, not examples of shape {shape}"
@@ -58,13 +58,13 @@ def tokenlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
     return build_net([TokenEncoder(classes)], [nn.Linear(128, classes)], head_depth)
 
 
-WIDTH, HEADS, DEPTH = 64, 4, 4  # of the layers; their feed-forward parts are twice as wide
+WIDTH, HEADS, DEPTH = 64, 4, 4  # width of the layers; their feed-forward parts are twice as wide
 PATCH = 4  # side of a patch, in pixels
 VOCABULARY = 1024  # tokens that ``text_tiny`` knows; token 0 pads
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, with linear layers that adapters find: query, key, value, out."""
+    """Multi-head self-attention, with linear layers that adapters can find: query, key, value, out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,9 @@ class TextEncoder(nn.Module):
                 "model.name: text_tiny reads token numbers (integers), not scaled ones"
             )
         tokens = tokens.long()
-        known = (tokens != 0) | (tokens == 0).all(1, keepdim=True)  # an empty text has one mean too
+        known = (tokens != 0) | (tokens == 0).all(
+            1, keepdim=True
+        )  # so that an empty text has a mean, too
         x = self.embedding(tokens) + self.position
         for block in self.blocks:
             x = block(x, known[:, None, None, :])

@@ -1,4 +1,4 @@
-"""Nets with narrower hidden layers, as in ``convnet@0.5``: their tensors are slices of the whole net's."""
+"""Nets with narrower hidden layers, as in ``convnet@0.5``; their tensors are slices of the whole net's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ KEPT = (nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers without parameters
 
 @dataclass(frozen=True)
 class NarrowBuilder:
-    """Builds the nets of another builder with narrower hidden layers."""
+    """Builder of another builder's nets, with narrower hidden layers."""
 
-    __wrapped__: Callable[[tuple[int, ...], int, int], Net]  # its signature has the head's depth
+    __wrapped__: Callable[
+        [tuple[int, ...], int, int], Net
+    ]  # its signature contains the depth of the head
     width: float
     name: str
 
@@ -27,12 +29,10 @@ class NarrowBuilder:
 
 
 def narrow_net(net: Net, width: float, name: str) -> Net:
-    """Return a net whose hidden layers have this share of the net's units, the first ones of each."""
+    """Return a net whose hidden layers keep this share of their units: the first ones of each."""
     layers = [*net.base.children(), *net.head.children()]
     if not all(isinstance(m, (nn.Conv2d, nn.Linear, *KEPT)) for m in layers):
-        raise ConfigError(
-            f"model.name: {name} has no other widths; choose convnet, smallcnn or mlp"
-        )
+        raise ConfigError(f"model.name: {name} has only one width; choose convnet, smallcnn or mlp")
     parts = [nn.Sequential(), nn.Sequential()]
     last = [m for m in layers if isinstance(m, nn.Conv2d | nn.Linear)][-1]
     kept = whole = 1  # units of the layer before; input has one
@@ -51,7 +51,7 @@ def narrow_net(net: Net, width: float, name: str) -> Net:
 
 
 def slice_layer(layer: nn.Conv2d | nn.Linear, out: int, into: int) -> nn.Module:
-    """Return a layer of the first units of this one, and of the first of its inputs."""
+    """Return a layer made of this one's first units and first inputs."""
     bias = layer.bias is not None
     if isinstance(layer, nn.Linear):
         made: nn.Conv2d | nn.Linear = nn.Linear(into, out, bias)

@@ -1,4 +1,4 @@
-"""``hp.compare``, and the comparisons of the command line: several algorithms on the same clients."""
+"""``hp.compare``, and comparisons on the command line: several algorithms on the same clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sweep import open_parent
 
 
 class Comparison(dict[str, Result]):
-    """The results of a comparison by run, as in ``comparison["fedavg-0"]``, and their folder."""
+    """The results of a comparison by run, as in ``comparison["fedavg-0"]``, and its folder."""
 
     folder: Path
 
@@ -47,7 +47,7 @@ def compare(
     """Run several algorithms on the same clients, with each of the seeds.
 
     ``how`` holds keywords of ``hp.run``. With ``out``, the same call continues an interrupted
-    comparison, and ``heterophony report`` shows it; without, the folder is deleted with the
+    comparison, and ``heterophony report`` shows it; without ``out``, the folder is deleted with the
     comparison.
     """
     if engine == "pool":
@@ -69,7 +69,7 @@ def compare(
 
 
 def name_algorithm(algorithm: AlgorithmLike) -> str:
-    """Return the label of an algorithm, which is part of a folder's name."""
+    """Return the label of an algorithm, which becomes part of a folder's name."""
     if isinstance(algorithm, str):
         return shorten_name(find_algorithm_name(algorithm))
     return get_class_name(algorithm if isinstance(algorithm, type) else type(algorithm))
@@ -79,7 +79,7 @@ def name_algorithm(algorithm: AlgorithmLike) -> str:
 def open_comparison(
     parent: Path, specs: Mapping[str, RunSpec]
 ) -> Iterator[dict[RunFolder, RunSpec]]:
-    """Create or reopen a comparison, and lock its folder inside the block.
+    """Create or reopen a comparison, and lock its folder inside the ``with`` block.
 
     Raise BusyError if another process runs the comparison.
     """
@@ -89,7 +89,7 @@ def open_comparison(
 
 
 def create_comparison(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every complete run and ``compare.json``, so that all can be resumed."""
+    """Write the folder of every complete run and ``compare.json``, so that all of them can be resumed."""
     runs = create_folders(parent, complete)
     write_json(parent / "compare.json", {"runs": list(complete)})
     return runs
@@ -102,7 +102,7 @@ def build_comparison(
     overrides: Sequence[str],
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, RunSpec]:
-    """Build every run by label; without seeds, with the seed of the configuration.
+    """Build every run, by label; without seeds, with the seed of the configuration.
 
     ``note`` is called with the meaning of each short key. The user named the algorithms, so those
     of other packages are imported.
@@ -119,7 +119,7 @@ def build_comparison(
 
 
 def label_algorithms(names: Sequence[str]) -> dict[str, str]:
-    """Give every algorithm a label for folder names; classes of the same name get longer ones."""
+    """Give each algorithm a label for folder names; classes of the same name get longer labels."""
     names = list(dict.fromkeys(names))
     uses = Counter(map(shorten_name, names))
     return {n: s if uses[s := shorten_name(n)] == 1 else n.replace(":", ".") for n in names}

@@ -86,7 +86,7 @@ def federate(
     if isinstance(data, list | dict) and not (is_datasets_object(data) or has_tables(data)):
         if client is not None or users is not None:
             raise ConfigError(
-                "client: (x, y) of every client say already whose they are; leave out client and users"
+                "client: data given client by client already name their clients; remove client and users"
             )
         federation = federate_own_data(data, request, terms, validation_fraction)
     else:
@@ -129,9 +129,9 @@ def federate(
 def complete_recipe(
     recipe: Mapping[str, Any], rule: Partition, skew: Skew | None
 ) -> Mapping[str, Any] | None:
-    """Complete the section [data] that describes a federation; None if settings cannot do it."""
+    """Complete the section [data] that describes a federation; return None if settings cannot describe it."""
     kinds = [kind for kind, cls in PARTITIONS.items() if type(rule) is cls]
-    if not kinds:  # a partition of the user's own
+    if not kinds:  # the partition is the user's own
         return None
     partition = {"kind": kinds[0], **list_rule_settings(rule)}
     described = None if skew is None else describe_skew(skew)
@@ -143,7 +143,7 @@ def complete_recipe(
 
 
 def resolve_partition(partition: Any) -> Partition:
-    """Return the partition that an object or a name (``"iid"``) means; default: Dirichlet 0.1."""
+    """Return the partition given by an object or a name (``"iid"``); default: Dirichlet 0.1."""
     if partition is None:
         return Dirichlet()
     if isinstance(partition, str):
@@ -163,7 +163,7 @@ def resolve_partition(partition: Any) -> Partition:
 
 
 def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
-    """Return the clients that data name themselves; named data sets have users, but no clients."""
+    """Return the clients that the data name themselves; named data sets have users, but no clients."""
     if isinstance(data, str | Path):
         return find_named_clients(str(data), users)
     if isinstance(data, tuple) or source.users is None or not source.official:
@@ -200,7 +200,7 @@ def resolve_source(
     if is_frame(data):
         return read_frame(data, request)
     if users is not None:
-        raise ConfigError("users: arrays have no columns; give the names themselves as client")
+        raise ConfigError("users: arrays have no columns; pass the names themselves as client")
     given = unpack_datasets(data, task)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
@@ -214,7 +214,7 @@ def federate_own_data(
     terms: Terms,
     validation_fraction: float,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; without names, they are numbered."""
+    """Build a federation of clients that have their own arrays; clients without names are numbered."""
     pairs = data.items() if isinstance(data, dict) else enumerate(data)
     own = name_own_clients((c, unpack_datasets(d, request.task)) for c, d in pairs)
     parts = list(own.values())
@@ -234,7 +234,7 @@ def join_examples(
     official: int | None = None,
     names: Sequence[str] = (),
 ) -> Source:
-    """Make one source of (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
+    """Make one source from (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
     xs = [x for p in parts for x in p[::2]]
     ys = [to_array(y) for p in parts for y in p[1::2]]
     counts = [y.shape[0] if y.ndim else 0 for y in ys]
@@ -264,7 +264,7 @@ def check_same_examples(xs: Mapping[str, Any]) -> None:
 
 
 def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in the one type in which they are stored, so that clients may differ; bytes stay."""
+    """Return numbers in their one stored type, so that clients' types may differ; bytes are unchanged."""
     if np.issubdtype(x.dtype, np.floating):
         return x.astype(np.float32, copy=False)
     whole = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8

@@ -1,4 +1,4 @@
-"""Hooks: functions that see every event of a run, and may stop it; and the progress that is shown."""
+"""Hooks, which see every event of a run and may stop it, and the display of progress."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..runs.curves import compute_accuracy
 from ..runs.events import Event, Measure, get_start, measure_validation, select_evaluations
 
 CHECKPOINTS = (0.25, 0.5, 0.75)  # of the rounds
-MIN_RUNS = 4  # that must have reached a checkpoint before their median is a limit
+MIN_RUNS = 4  # trials that must have reached a checkpoint before their median becomes a limit
 
-Limits = Mapping[int, float]  # by round: the validation score below which a trial ends
+Limits = Mapping[int, float]  # for each round: the validation score below which a trial ends
 
 
 @dataclass(frozen=True)
 class Stop:
-    """What a hook returns to stop its run.
+    """Return value of a hook that stops its run.
 
     The run finishes the round in progress, evaluates its last state and writes its result. With
     ``abandon`` it ends at once, without a result.
@@ -40,11 +40,11 @@ Hook = Callable[[Event], Stop | None]
 
 
 class AbandonedError(Exception):
-    """Raised by a run that a hook abandons; caught by the search that the hook belongs to."""
+    """Raised by a run that a hook abandons; caught by the search to which the hook belongs."""
 
 
 class Hooks:
-    """The hooks of one run: passes every event to each of them, and keeps the first stop."""
+    """The hooks of one run; each event is passed to all of them, and the first stop is kept."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self.hooks, self.stop = list(hooks), None
@@ -52,7 +52,7 @@ class Hooks:
     stop: Stop | None
 
     def __call__(self, event: Event) -> None:
-        """Pass on an event; raise AbandonedError if a hook abandons the run."""
+        """Pass an event to all hooks; raise AbandonedError if one abandons the run."""
         for hook in self.hooks:
             found = hook(event)
             if isinstance(found, Stop) and self.stop is None:
@@ -61,13 +61,13 @@ class Hooks:
             raise AbandonedError(self.stop.reason)
 
     def get_reason(self) -> str:
-        """Return why the run is to stop; an empty text if it is not."""
+        """Return why the run is to stop, or an empty text if it is not."""
         return "" if self.stop is None else self.stop.reason
 
 
 @dataclass
 class Patience:
-    """Stops a run after ``patience`` evaluations in a row without a better validation score."""
+    """Stop a run after ``patience`` consecutive evaluations without a better validation score."""
 
     patience: int
     by: Measure = "P"
@@ -95,14 +95,16 @@ class Patience:
 
 @dataclass
 class MedianRule:
-    """Abandons a trial whose validation score is below the median of earlier trials."""
+    """Abandon a trial whose validation score is below the median of earlier trials."""
 
     by: Measure
     limits: Limits
     examples: int = 0
     best: float = 0.0
     passed: set[int] = field(default_factory=set)
-    stopped: dict[str, float] | None = None  # after which round, at which score, below which limit
+    stopped: dict[str, float] | None = (
+        None  # round, score and limit at which the trial was abandoned
+    )
 
     def __call__(self, event: Event) -> Stop | None:
         if event["event"] == "start":
@@ -162,7 +164,7 @@ SHOWN_RUNS = 3  # of those that run at the same time, in one line
 
 
 class RunStatus:
-    """How far one run is: round, G, P and time left. Call it with every event."""
+    """The progress of one run: round, G, P and time left; call it with every event."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class RunStatus:
         clock: Clock = time.monotonic,
     ) -> None:
         self.label, self.rounds, self.on_change, self.clock = label, rounds, on_change, clock
-        self.test_sizes = list(test_sizes)  # a new run says them in its first event
+        self.test_sizes = list(test_sizes)  # the first event of a new run contains them
         self.done, self.G, self.P, self.phase = 0, "–", "–", "starting"
         self.begun, self.has_begun, self.finished = clock(), False, False
         self._round_ends = list[tuple[int, float]]()  # number of rounds done, and when
@@ -203,7 +205,7 @@ class RunStatus:
         self.on_change(self)
 
     def name_phase(self, phase: str) -> None:
-        """Show what is going on until the next event; rounds are timed from now on."""
+        """Show what the run is doing until the next event; rounds are timed from now on."""
         self.phase = phase
         self._round_ends.clear()
         self.on_change(self)
@@ -218,7 +220,7 @@ class RunStatus:
         return (now - begun) / (last - first) * (self.rounds - last)
 
     def describe(self) -> str:
-        """Describe the run in one line."""
+        """Return the state of the run as one line of text."""
         spent = format_seconds(self.clock() - self.begun)
         if self.finished:
             rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -234,7 +236,7 @@ def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) 
 
 
 class Display(Protocol):
-    """Shows the status of every run."""
+    """Base of displays, which show the status of every run."""
 
     def start(self) -> None: ...
 
@@ -242,7 +244,7 @@ class Display(Protocol):
         """Show that a run has begun, or that its status has changed."""
 
     def stop(self, finished: bool = False) -> None:
-        """Remove what must not stay; if all runs are finished, say how they ended."""
+        """Remove temporary output; if all runs are finished, show how they ended."""
 
 
 class RunsProgress:
@@ -252,7 +254,7 @@ class RunsProgress:
         self.display = display
 
     def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> RunStatus:
-        """Show one more run; return the hook that follows its events."""
+        """Add a run to the display; return the hook that follows its events."""
         status = RunStatus(label, rounds, test_sizes, self.display.update)
         self.display.update(status)
         return status
@@ -262,7 +264,7 @@ class RunsProgress:
 
 
 class NoDisplay:
-    """Shows nothing."""
+    """Display that shows nothing."""
 
     def start(self) -> None: ...
 
@@ -272,7 +274,7 @@ class NoDisplay:
 
 
 class BarDisplay:
-    """A bar for every run, on a terminal."""
+    """Display with a bar for every run, on a terminal."""
 
     def __init__(self) -> None:
         columns = (
@@ -301,7 +303,7 @@ class BarDisplay:
 
 
 class LineDisplay:
-    """One line about all runs: in place in a notebook, else printed every 30 seconds."""
+    """Display with one line about all runs: updated in place in a notebook, else printed every 30 seconds."""
 
     def __init__(self, notebook: bool) -> None:
         self.statuses = list[RunStatus]()
@@ -325,7 +327,7 @@ class LineDisplay:
             self.line.print_line()
 
     def describe(self) -> str:
-        """Describe a single run, or how many are finished and those that are running."""
+        """Return the line: the state of a single run, or the number of finished runs and the state of running ones."""
         if not self.statuses:
             return "starting"
         if len(self.statuses) == 1:
@@ -336,14 +338,14 @@ class LineDisplay:
         return "; ".join([finished, *(s.describe() for s in running[:SHOWN_RUNS])])
 
     def compute_fraction(self) -> float:
-        """Compute which share of all rounds is done."""
+        """Return the completed fraction of all rounds."""
         rounds = sum(s.rounds for s in self.statuses)
         return sum(s.done for s in self.statuses) / rounds if rounds else 0.0
 
 
 @contextmanager
 def show_progress(show: bool = True) -> Iterator[RunsProgress]:
-    """Show the progress of runs on stderr, as the surroundings can display it."""
+    """Show the progress of runs on stderr, in the form that a terminal, notebook or log can display."""
     display = choose_display(show)
     display.start()
     try:

@@ -1,4 +1,4 @@
-"""``hp.load``: the result of any run folder, whose data and net are read when needed. ``pretrain``: a checkpoint."""
+"""``hp.load``: the result of a run folder, with data and net read when needed; and checkpoints by pretraining."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def load(
     algorithm: Algorithm | None = None,
     trust: bool = False,
 ) -> Result:
-    """Return the result of a run: begun anywhere, finished or not.
+    """Return the result of a run, however it was started and whether or not it has finished.
 
-    Numbers need the folder alone. Models need the data, the net and the algorithm, which are built
-    again as ``config.toml`` says. Of a run that was begun from Python with objects of your own, pass
+    Numbers need only the folder. Models also need the data, the net and the algorithm, which are
+    rebuilt from ``config.toml``. If the run was started from Python with objects of your own, pass
     the ``federation``, the ``model`` or the ``algorithm``. An algorithm that the folder names by
     ``package.module:Class`` is imported only with ``trust``, unless your program has imported it.
     """
@@ -61,7 +61,7 @@ def load(
 
 
 def explain_missing_run(path: Path) -> str:
-    """Explain why a folder is no run, and what to load instead."""
+    """Return why a folder is not a run, and what to load instead."""
     members = list_member_runs(path) if path.is_dir() else []
     if members:
         return f"{path} holds {len(members)} runs; load one of them, as in hp.load('{members[0]}')"
@@ -70,7 +70,7 @@ def explain_missing_run(path: Path) -> str:
 
 @dataclass(frozen=True)
 class RunLoader:
-    """Builds the plan of a run again, from its folder and from objects that the user passes."""
+    """Rebuilds the plan of a run from its folder and from objects that the user passes."""
 
     folder: RunFolder
     federation: Federation | None
@@ -92,7 +92,7 @@ class RunLoader:
         return RunSpec(config, federation, own_model).build_plan()
 
     def read_config(self) -> Config:
-        """Read the configuration, with the objects that the user passes in their places."""
+        """Read the configuration, with the user's objects in their places."""
         text = self.folder.read_config_text()
         try:
             table: dict[str, Any] = tomllib.loads(text)
@@ -107,7 +107,7 @@ class RunLoader:
                     f" ('{objects[place]}'); for its models pass it:"
                     f" hp.load('{self.folder.path}', ..., {keyword}=...)"
                 )
-        for place in objects:  # a rule of participation, a loss or a metric makes no model
+        for place in objects:  # models do not depend on participation, loss or metrics
             table.pop(place, None)
         table.pop("objects", None)
         if self.model is not None:
@@ -134,7 +134,7 @@ class RunLoader:
             ) from None
 
     def check_data(self, federation: Federation, start: StartEvent) -> None:
-        """Raise DataError if the data are not those that the run began with."""
+        """Raise DataError if the data are not those with which the run began."""
         if start["data_sha256"] != federation.sha256:
             raise DataError(
                 f"the data are not those of the run in {self.folder.path} (data_sha256 differs);"
@@ -146,7 +146,7 @@ DESCRIPTIONS = {"data": "data", "model": "a model", "algorithm": "an algorithm"}
 
 
 def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -> Federation:
-    """Return the clients of a run on boards, without their examples, which are on the boards."""
+    """Return the clients of a run on boards without their examples, which remain on the boards."""
     if config.data.name != OWN_DATA:
         return read_federation(config)
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
@@ -169,8 +169,10 @@ def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -
 
 
 def prepare_pretraining(spec: RunSpec, checkpoint: Path) -> tuple[RunFolder, RunSpec]:
-    """Create the run that trains a checkpoint, in a folder beside it, or open it again."""
-    spec = spec.load_data()  # before the algorithm changes, which decides the depth of the head
+    """Create or reopen the run that trains a checkpoint, in a folder beside it."""
+    spec = (
+        spec.load_data()
+    )  # before the algorithm changes, because it determines the depth of the head
     if not isinstance(spec.config.algorithm, Centralized):
         central = replace(spec.config, algorithm=Centralized(), algorithm_name="centralized")
         spec = replace(spec, config=central)
@@ -186,6 +188,6 @@ def save_pretrained(folder: RunFolder, spec: RunSpec, checkpoint: Path) -> None:
     plan = spec.build_plan()
     server = folder.load_newest_commit(plan.federation.sizes())
     assert server is not None  # the last round has just been committed
-    net = copy_module(plan.template)  # has the given tensors
+    net = copy_module(plan.template)  # contains the given tensors, too
     load_into_net(net, server.average | server.model)
     save_checkpoint(checkpoint, Tensors(net.state_dict()))

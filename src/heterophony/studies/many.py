@@ -1,4 +1,4 @@
-"""Several runs: one after the other, side by side in processes, or together on a Ray cluster."""
+"""Several runs: one after the other, in parallel processes, or together on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ABANDONED: Any = {"event": "abandoned"}  # the last message of the process of an
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What several runs have in common; none of it changes a result."""
+    """Options that several runs have in common; none of them changes a result."""
 
     progress: RunsProgress
     workers: int | None = None  # at a time: processes, or jobs of a run; default: as [engine] says
@@ -46,10 +46,10 @@ class RunOptions:
 
 
 def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
-    """Run what is left of several runs; return the folders of those that diverged, and why.
+    """Complete several runs; return the folders of those that diverged, and why.
 
-    Several runs on Ray share the cluster. With the engine "pool" they are side by side, if the
-    options say so; else, and whenever they are tracked, one after the other.
+    Runs on Ray share the cluster. With the engine "pool" they run in parallel if the options allow
+    it; otherwise, and whenever they are tracked, one after the other.
     """
     if not runs:
         return {}
@@ -73,7 +73,7 @@ def run_all(runs: Runs, options: RunOptions) -> None:
 
 
 def count_width(engine: EngineSection, workers: int | None) -> int:
-    """Return the number of runs at a time: one per core, or a few on each GPU."""
+    """Return the number of runs at a time: one per core, or a few per GPU."""
     if workers := workers or engine.workers:
         return workers
     compute = engine.choose_compute()
@@ -110,7 +110,7 @@ def run_one_by_one(runs: Runs, options: RunOptions) -> dict[Path, str]:
 
 @contextmanager
 def record_abandoned(folder: RunFolder, rule: MedianRule | None) -> Iterator[None]:
-    """Record in the folder that its trial was abandoned, if it was."""
+    """Record in the run's folder that the trial was abandoned, if it was."""
     try:
         yield
     except AbandonedError:
@@ -131,10 +131,10 @@ class RunProcess(ChildProcess):
 def run_side_by_side(
     runs: Runs, options: RunOptions, width: int, share: ClusterShare | None = None
 ) -> dict[Path, str]:
-    """Run ``width`` runs at a time, a process each; return which diverged, and why.
+    """Run ``width`` runs at a time, each in a process; return which diverged, and why.
 
     A round has few jobs, and workers idle until its last one is done; runs do not wait for each
-    other. A process runs its jobs itself, or on its share of a cluster.
+    other. A process executes its jobs itself, or on its share of a cluster.
     """
     statuses = dict[RunFolder, RunStatus]()
     for folder, spec in runs.items():
@@ -162,7 +162,7 @@ def run_side_by_side(
 
 
 def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[bytes, str]:
-    """Pickle a run for its process, and name the folder of its data, if settings do not name them.
+    """Pickle a run for its process, with the folder of its data unless settings describe these.
 
     Data of the user's own are stored once, and all processes map the same files.
     """
@@ -191,7 +191,8 @@ def supervise(
 ) -> dict[Path, str]:
     """Execute runs in processes, ``width`` at a time, and replace a process that dies.
 
-    Return the folders of runs that diverged, and why: that is a result, and the others continue.
+    Return the folders of runs that diverged, and why: divergence is a result, and the others
+    continue.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
@@ -221,7 +222,7 @@ def supervise(
 
 @contextmanager
 def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
-    """Kill the processes that are left when this context ends; their runs can be resumed."""
+    """Kill the remaining processes when this context ends; their runs can be resumed."""
     runs: list[RunProcess] = []
     try:
         yield runs
@@ -231,7 +232,7 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
 
 
 def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
-    """Return the run of a process that died, for another attempt; raise if that cannot help."""
+    """Return the run of a dead process for another attempt; raise an error if that cannot help."""
     if run.process.exitcode == 1:  # Python's own: it ended before it could begin
         raise EngineError(
             "a process of a run could not start: it imports the script again, so the script must"
@@ -253,11 +254,11 @@ def run_in_child(
     rule: MedianRule | None,
     share: ClusterShare | None,
 ) -> None:
-    """Execute one run to its end, in its process; send every event to the parent."""
+    """Execute one run to its end in this child process; send every event to the parent."""
     folder, (content, data) = RunFolder(path), packed
 
     def warn(text: str) -> None:
-        """Ignore a remark: the parent has made it."""
+        """Ignore a warning that the parent has already shown."""
 
     with send_errors(pipe, str(path)):
         spec: RunSpec = unpickle_from_parent(content)
@@ -280,7 +281,7 @@ def run_in_child(
 
 
 def place_on_gpu(spec: RunSpec, number: int) -> RunSpec:
-    """Return the run with one of the GPUs as its accelerator; unchanged on the CPU."""
+    """Return the run with the GPU of this number as its accelerator, or unchanged on the CPU."""
     engine = spec.config.engine
     device = assign_gpu(engine.choose_compute(), number).device
     if device.type != "cuda":

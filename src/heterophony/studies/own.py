@@ -1,4 +1,4 @@
-"""A model of the user's own in a run: split, and checked against the data before any training."""
+"""The user's own models, losses and metrics: nets are split, and all are checked before training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXAMPLES = 4  # enough for BatchNorm, and fast
 def prepare_own_net(
     model: OwnModel, algorithm: Algorithm, federation: Federation, seed: int
 ) -> Callable[[], Net]:
-    """Return a function that builds the net, in every process in the same way.
+    """Return a function that builds the net identically in every process.
 
     Verify on a few examples that the net computes what the user's module computes, and that its
     output fits the classes.
@@ -43,7 +43,7 @@ def prepare_own_net(
     x = take_examples(federation)
     if isinstance(model, nn.Module):
         check_copyable(model)
-    with seeded(seed, "init"):  # as the plan will build it
+    with seeded(seed, "init"):  # as the plan builds it
         module = build_module(model)
     check_copyable(module)
     record = federation.record
@@ -61,9 +61,9 @@ def prepare_own_net(
 
 
 def resolve_models(model: Any, federation: Federation) -> Any:
-    """Return the model of all clients as it is given; or, by client, a model for each.
+    """Return the one model of all clients, or a dict with a model for each client.
 
-    Raise ConfigError if a client has none, or there is no such client.
+    Raise ConfigError if a client lacks a model, or a named client does not exist.
     """
     clients = list(federation.train)
     if isinstance(model, Mapping):
@@ -81,7 +81,7 @@ def resolve_models(model: Any, federation: Federation) -> Any:
             )
     for client in clients:
         if named.get(client) is None:
-            raise ConfigError(f"model: client '{client}' has none; name one for every client")
+            raise ConfigError(f"model: client '{client}' has no model; give one for every client")
     kinds = {id(one) if not isinstance(one, str) else one for one in named.values()}
     return next(iter(named.values())) if len(kinds) == 1 else {c: named[c] for c in clients}
 
@@ -92,14 +92,14 @@ def takes_client(model: Any) -> bool:
         return False
     try:
         parameters = signature(model).parameters.values()
-    except ValueError:  # some functions of C have none
+    except ValueError:  # some functions written in C have no signature
         return False
     needed = [p for p in parameters if p.default is p.empty]
     return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed)
 
 
 def names_all(model: Any) -> TypeGuard[Mapping[str, str]]:
-    """Return True if these are nets by client, and all of them are named."""
+    """Return True if these are nets by client, all of them given by name."""
     return isinstance(model, Mapping) and all(isinstance(m, str) for m in model.values())
 
 
@@ -133,7 +133,7 @@ def name_model(model: OwnModel) -> str:
 
 
 def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
-    """Build the net of a user's module (a copy of it) or function, cut into base and head."""
+    """Build the net from (a copy of) a user's module, or from a function, cut into base and head."""
     module = build_module(model)
     unpack_inputs(module.base if isinstance(module, Net) else module, record)
     if not isinstance(module, Net):
@@ -144,7 +144,7 @@ def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None
 
 
 def build_module(model: OwnModel) -> nn.Module:
-    """Copy a user's module, or call a user's function for a new one."""
+    """Copy a user's module, or call a user's function that makes one."""
     if isinstance(model, nn.Module):
         return deepcopy(model)
     if not callable(model):
@@ -154,16 +154,16 @@ def build_module(model: OwnModel) -> nn.Module:
     module = model()
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"model: the function returned {type(module).__name__}, not an nn.Module; return it"
+            f"model: the function returned {type(module).__name__}; make it return an nn.Module"
         )
     return module
 
 
 def check_copyable(module: nn.Module) -> None:
-    """Refuse a module that holds what cannot be copied, such as a lock or an open file."""
+    """Raise ConfigError for a module that cannot be copied, such as one that holds a lock or an open file."""
     try:
         deepcopy(module)
-    except Exception:  # a user's own object can raise anything
+    except Exception:  # the user's object may raise anything
         where, reason = find_unpicklable(module, "model", deepcopy)
         raise ConfigError(
             f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
@@ -172,19 +172,19 @@ def check_copyable(module: nn.Module) -> None:
 
 
 def take_examples(federation: Federation) -> Tensor:
-    """Take a few training examples as the net will see them."""
+    """Take a few training examples in the form in which the net receives them."""
     samples = federation.samples(federation.clients[0], "train")
     return samples.batch(torch.arange(min(EXAMPLES, len(samples))))[0]
 
 
 def uses_logits(algorithm: Algorithm) -> bool:
-    """Tell whether the net's output is used as logits; an own algorithm may decide otherwise."""
+    """Return True if the net's output is used as logits; a user's algorithm may define its own output."""
     methods = (getattr(type(algorithm), name) for name in ("build", "predict"))
     return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
 
 
 def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None:
-    """Check that the net returns what the task asks for, such as one logit for each class."""
+    """Raise an error unless the net returns what the task requires, such as one logit per class."""
     output, count = call_module(deepcopy(net).eval(), x), federation.classes
     found = tuple(output.shape[1:])
     task = get_task(federation.task)
@@ -202,7 +202,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
 
 
 def check_class_outputs(outputs: int, classes: int, name: str) -> None:
-    """Check the number of logits; refuse too few, and warn of too many."""
+    """Check the number of logits; refuse too few, and warn about too many."""
     if outputs < classes:
         raise ConfigError(
             f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
@@ -217,7 +217,7 @@ def check_class_outputs(outputs: int, classes: int, name: str) -> None:
 
 
 def check_kinds(loss: object, metrics: object) -> None:
-    """Refuse what is neither a function nor a list of functions and names."""
+    """Raise ConfigError unless the loss is a function and metrics are a list of functions and names."""
     if loss is not None and not callable(loss):
         raise ConfigError(
             f"loss: must be a function of output and targets, such as torch.nn.functional.l1_loss,"
@@ -230,7 +230,7 @@ def check_kinds(loss: object, metrics: object) -> None:
 def check_own_functions(
     plan: Plan, loss: Criterion | None, metrics: Sequence[str | MetricFunction] | None
 ) -> None:
-    """Call the user's functions on the initial net's output, and check what they return."""
+    """Call the user's functions on the initial net's output, and check their return values."""
     own = [metric for metric in metrics or () if callable(metric)]
     if loss is None and not own:
         return
@@ -258,7 +258,7 @@ def check_own_functions(
 def call_own_function(what: str, function: Callable[..., Any], output: Tensor, y: Tensor) -> Any:
     try:
         return function(output, y)
-    except Exception as error:  # a user's function can raise anything
+    except Exception as error:  # the user's function may raise anything
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ConfigError(
             f"{what}: {name_function(function)} fails for an output of shape {tuple(output.shape)} and"
@@ -267,7 +267,7 @@ def call_own_function(what: str, function: Callable[..., Any], output: Tensor, y
 
 
 def name_function(function: object) -> str:
-    """Name a function, or the class of an object; never by an address."""
+    """Return the name of a function, or of an object's class; never an address."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

@@ -53,7 +53,7 @@ AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel
 Models = Model | Mapping[Any, Model] | Sequence[Model] | Callable[[str], Model]
 TrainingLike = Training | Mapping[Any, Training] | Callable[[str], Training]
-# keywords of hp.run by the names they had before
+# keywords of hp.run by their former names
 RENAMED_KEYWORDS = {"devices": "speeds", "device": "accelerator"}
 
 
@@ -125,23 +125,23 @@ def run(
         keep_best: Keep the models of the best round on validation examples instead of the last.
         patience: End the run after this many evaluations in a row without a better score on
             validation examples.
-        choose_by: The validation score that ``keep_best`` and ``patience`` go by.
-        weights: The weight of a client in a mean: by its number of examples, or the same for all.
+        choose_by: The validation score that ``keep_best`` and ``patience`` use.
+        weights: The weight of a client in a mean: its number of examples, or the same for all.
         buffers: Whether BatchNorm's running statistics are personal or averaged.
-        new_client_rounds: Rounds that a client which joins after training trains alone.
+        new_client_rounds: Rounds that a client that joins after training trains alone.
         init: A checkpoint of the same model to begin with; the head is new if its shape differs.
         faults: Simulated faults, as in ``hp.Faults(dropout=0.1)``.
         speeds: Simulated speeds of the clients, for the simulated clock.
         protection: What happens to everything that is sent, in this order, as in
             ``[hp.ClientDP(clip=1.0, epsilon=8.0)]``.
-        attack: Simulated bad clients.
+        attack: Simulated malicious clients.
         engine: ``"serial"``, which any script can use; ``"pool"``, one process per core; or
             ``"ray"``.
-        workers: Jobs at a time. Default: one per core, or as many as fit on the cluster.
-        cluster: For the engine "ray": the cluster, and what a job reserves there.
+        workers: Number of jobs at a time. Default: one per core, or as many as fit on the cluster.
+        cluster: For the engine "ray": the cluster, and what a job reserves on it.
         accelerator: Where clients' nets compute: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` or
             ``"auto"``.
-        precision: Of the forward pass and the loss; ``"bfloat16"`` changes results.
+        precision: Number type of the forward pass and the loss; ``"bfloat16"`` changes results.
         deterministic: On GPUs, compute the same bits every time; False is faster.
         fast: ``"off"`` leaves every step to autograd, client by client; the bits are the same.
         out: The run folder. Default: a temporary one, deleted with the result.
@@ -160,7 +160,7 @@ def run(
     spec = make_spec(algorithm, federation, how, settings)
     prepare_engine(spec.config.engine)
     plan = spec.build_plan()
-    select_trackers(track)  # raises if one is not installed
+    select_trackers(track)  # raises if a tracker is not installed
     temporary = None if out is not None else create_temporary_folder()
     folder = RunFolder(temporary or Path(str(out)))
     try:
@@ -179,7 +179,7 @@ def run(
     return Result(folder, lambda: plan, temporary)
 
 
-# keywords of hp.run that are not part of what is run
+# keywords of hp.run that do not describe the run itself
 OTHER_KEYWORDS = (
     *("algorithm", "federation", "settings"),
     *("out", "resume", "on_event", "track", "progress"),
@@ -196,7 +196,7 @@ def make_spec(
     how: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> RunSpec:
-    """Make the run that a call of ``hp.run`` describes; ``how`` holds its keywords."""
+    """Return the run that a call of ``hp.run`` describes; ``how`` holds its keywords."""
     check_federation(federation)
     how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
     check_kinds(how["loss"], how["metrics"])
@@ -229,7 +229,7 @@ def make_spec(
 
 
 def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
-    """List the sections of a configuration that keywords of ``hp.run`` set."""
+    """Return the sections of a configuration that are set by keywords of ``hp.run``."""
     model, init = how["model"], how["init"]
     groups = (
         [{"name": name, "clients": [c]} for c, name in model.items()] if names_all(model) else None
@@ -266,7 +266,7 @@ def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str
 
 
 def describe_data(federation: Federation) -> DataSection:
-    """Return the section [data] of a federation; of a program's own data, their name and number."""
+    """Return the section [data] of a federation; for a program's own data, their name and number."""
     if federation.recipe is not None:
         return DataSection(**federation.recipe)
     known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
@@ -282,13 +282,13 @@ def choose_algorithm(
 ) -> tuple[Algorithm, str]:
     """Return the algorithm with these settings, and its name.
 
-    ``keywords`` are those of the caller, to suggest one for a misspelt setting.
+    ``keywords`` are those of the caller, so that one can be suggested for a misspelt setting.
     """
     if isinstance(algorithm, Algorithm):
         name = type(algorithm).__name__
         for key, value in settings.items():
             check_renamed(key, value)
-            raise ConfigError(f"{key}: give it to the instance, as in {name}({key}={value!r})")
+            raise ConfigError(f"{key}: pass it to the instance, as in {name}({key}={value!r})")
         return algorithm, get_class_name(type(algorithm))
     if isinstance(algorithm, str):
         name, cls = find_algorithm_name(algorithm), get_algorithm_class(algorithm, trust=True)
@@ -306,7 +306,7 @@ def choose_algorithm(
 def check_keywords(
     settings: Mapping[str, Any], cls: type[Algorithm], keywords: Collection[str]
 ) -> None:
-    """Raise ConfigError for a keyword that the algorithm does not have; say where it belongs."""
+    """Raise ConfigError for a keyword that is no setting of the algorithm, with a hint where it belongs."""
     known = [f.name for f in list_settings(cls)]
     for key, value in settings.items():
         if key in known:
@@ -315,13 +315,15 @@ def check_keywords(
         if key in (f.name for f in list_settings(Training)):
             raise ConfigError(f"{key}: write training=hp.Training({key}={value!r})")
         if key in signature(federate).parameters:
-            raise ConfigError(f"{key}: give it to hp.federate, as in {key}={value!r}")
+            raise ConfigError(f"{key}: pass it to hp.federate, as in {key}={value!r}")
         near = suggest_or_list(key, [*known, *keywords])
-        raise ConfigError(f"{key}: no keyword of hp.run and no setting of {cls.__name__}{near}")
+        raise ConfigError(
+            f"{key}: neither a keyword of hp.run nor a setting of {cls.__name__}{near}"
+        )
 
 
 def check_renamed(key: str, value: object) -> None:
-    """Raise ConfigError for a keyword that has another name now."""
+    """Raise ConfigError for a keyword that has been renamed."""
     if key in RENAMED_KEYWORDS:
         raise ConfigError(
             f"{key}: is called {RENAMED_KEYWORDS[key]}; write {RENAMED_KEYWORDS[key]}={value!r}"
@@ -329,7 +331,7 @@ def check_renamed(key: str, value: object) -> None:
 
 
 def check_federation(federation: object) -> None:
-    """Raise ConfigError for anything but a federation, and say what to write."""
+    """Raise ConfigError for anything but a federation, with a hint what to write."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
@@ -341,7 +343,7 @@ def check_federation(federation: object) -> None:
 def resolve_training(
     training: TrainingLike | None, usual: Training, federation: Federation
 ) -> tuple[Training, dict[str, Training]]:
-    """Return the training of clients in general, and that of each client with its own."""
+    """Return the default training of clients, and the training of each client that differs."""
     if isinstance(training, Training) and training.has_own_functions:
         plain = replace(training, own_optimizer=None, own_schedule=None)
         return plain, dict.fromkeys(federation.whole().clients, training)
@@ -366,7 +368,7 @@ def resolve_training(
 
 
 def wrap_own_rule(rule: Any) -> Participation:
-    """Turn a function into a rule; return a rule as it is, and raise ConfigError for anything else."""
+    """Turn a function into a rule; return a rule unchanged, and raise ConfigError for anything else."""
     if not isinstance(rule, type):
         if hasattr(rule, "chosen"):
             found: Participation = rule
@@ -382,7 +384,7 @@ def wrap_own_rule(rule: Any) -> Participation:
 def make_participation(
     participation: float | int | Participation | Selection, clients: int
 ) -> Participation:
-    """Turn a share or number of clients, or a function, into a rule; return a rule as it is."""
+    """Turn a share or number of clients, or a function, into a rule; return a rule unchanged."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
@@ -395,7 +397,7 @@ def make_participation(
         )
     key = "count" if isinstance(participation, int) else "rate"
     rule = construct(Uniform, {key: participation}, "participation")
-    rule.compute_sample_size(clients)  # raises if there are not so many
+    rule.compute_sample_size(clients)  # raises if there are fewer clients
     return rule
 
 
@@ -413,7 +415,8 @@ def run_one(
 ) -> Summary:
     """Run one run from its last commit to its end, and show its progress.
 
-    The folder must be locked. ``plan`` is what ``spec.build_plan()`` returned, if that was called.
+    The folder must be locked. ``plan`` is the result of ``spec.build_plan()``, if that was called
+    before.
     """
     plan, engine = plan or spec.build_plan(), spec.config.engine
     status = None
@@ -435,10 +438,10 @@ def execute_plan(
     warn: Callable[[str], None] = warnings.warn,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Summary:
-    """Run the remaining rounds of a plan and write ``result.json``. The folder must be locked.
+    """Run the remaining rounds of a plan and write ``result.json``; the folder must be locked.
 
-    ``engine`` is an engine, or the settings of one. ``on_phase`` is called with what is going on
-    before the first event. Raise AbandonedError if a hook abandons the run.
+    ``engine`` is an engine, or the settings of one. Before the first event, ``on_phase`` is called
+    with a description of what the run is doing. Raise AbandonedError if a hook abandons the run.
     """
     on_phase("checking the data")
     compute = engine.choose_compute() if isinstance(engine, EngineSection) else ON_CPU
@@ -499,7 +502,7 @@ def check_events(
     compute: Compute,
     warn: Callable[[str], None],
 ) -> None:
-    """Raise FolderError if the plan does not continue the recorded events; warn of risks."""
+    """Raise FolderError if the plan does not continue the recorded events; warn about risks."""
     if not all(map(is_event, events)):
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     folder.client_store.check_names(plan.federation.train)
@@ -512,7 +515,7 @@ def check_events(
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the data, or files of availability or speeds, are not those of before."""
+    """Raise FolderError if the data, or files of availability or speeds, have changed since the run began."""
     start = get_start(events)
     if start.get("data_sha256") != plan.federation.sha256:
         raise FolderError(
@@ -528,7 +531,7 @@ def check_same_data(plan: Plan, events: list[Event]) -> None:
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the initial net is another one: clients that join late begin with it."""
+    """Raise FolderError if the initial net has changed: clients that join late begin with it."""
     began = get_start(events).get("start_sha256") if events else None
     if began is not None and began != plan.start_sha256:
         raise FolderError(
@@ -538,7 +541,7 @@ def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
 
 
 def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str:
-    """Return a remark if a run continues on another kind of accelerator; else an empty text."""
+    """Return a remark if a run continues on another kind of accelerator, else an empty text."""
     start = get_start(events) if events else None
     if start is None:
         return ""
@@ -552,7 +555,7 @@ def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str
 
 
 def describe_large_delta(plan: Plan) -> str:
-    """Return a remark if δ is too large for the number of clients or examples; else nothing."""
+    """Return a remark if δ is too large for the number of clients or examples, else an empty text."""
     run, sizes = describe_plan(plan), plan.federation.sizes().values()
     for protection in plan.protections:
         promise = protection.promise(run)

@@ -1,7 +1,7 @@
-"""Searches over settings: values and ranges, samplers that propose what to try, and their trials.
+"""Searches over settings: values and ranges, samplers that propose settings, trials, and sweeps.
 
-A proposal depends on the seed and on finished batches only, never on which trial ends first: a search
-that is killed and continued, or that has more workers, proposes the same settings.
+A proposal depends only on the seed and on finished batches, never on which trial ends first: a
+search that is killed and continued, or that has more workers, proposes the same settings.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MakeSpec = Callable[[str, Combination, int], RunSpec]  # from a label, settings 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
 DRAWN_DIGITS = 4  # of a number drawn from a range
-MAX_REPEATS = 100  # draws in a row that are all known: nothing else is left to draw
+MAX_REPEATS = 100  # consecutive known draws after which no new one is expected
 MAX_LABEL = 80  # characters of a folder's name
 
 
 @dataclass(frozen=True)
 class ValueRange:
-    """A range to draw from: whole numbers evenly, positive numbers by their logarithm."""
+    """A range to draw from: whole numbers uniformly, positive numbers log-uniformly."""
 
     low: float
     high: float
@@ -87,7 +87,7 @@ def parse_values(text: str, where: str) -> Values:
 
 
 def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
-    """Drop repeated values; refuse none at all."""
+    """Drop repeated values; raise ConfigError if there are no values."""
     distinct: list[Any] = []
     for value in values:
         if value not in distinct:
@@ -98,7 +98,7 @@ def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
 
 
 def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[Combination]:
-    """Combine the values: all with all, or ``draws`` times at random.
+    """Combine the values: all with all, or by ``draws`` random draws.
 
     More draws with the same seed begin with the same combinations, so a sweep can be extended.
     """
@@ -132,7 +132,7 @@ def list_ends(values: Values) -> tuple[Any, ...]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; a model or a rule by its name."""
+    """Return a value in a form that JSON can hold; a model or a rule becomes its name."""
     if isinstance(value, bool | int | float | str | list | dict) or value is None:
         return value
     return getattr(value, "__name__", None) or repr(value)
@@ -148,7 +148,7 @@ STARTUP_TRIALS = 8  # random ones, before TPE begins
 
 @dataclass(frozen=True)
 class Tried:
-    """Settings that were tried, and their validation accuracy; None without a result."""
+    """Settings that were tried, and their validation accuracy, or None if there is no result."""
 
     settings: Combination
     accuracy: float | None
@@ -161,7 +161,7 @@ def propose_batch(
     count: int,
     seed: int,
 ) -> list[Combination]:
-    """Propose up to ``count`` settings that were not tried yet; fewer if there are no others."""
+    """Propose up to ``count`` settings that were not tried yet, or fewer if no others exist."""
     if sampler == "grid":
         return propose_from_grid(swept, tried, count, seed)
     known = [t.settings for t in tried]
@@ -180,7 +180,7 @@ def draw_settings(swept: Mapping[str, Values], generator: Any) -> Combination:
 def draw_new(
     draw: Callable[[], Combination], known: Sequence[Combination], count: int
 ) -> list[Combination]:
-    """Draw settings that are neither known nor repeated; give up after ``MAX_REPEATS`` in a row."""
+    """Draw settings that are neither known nor repeated; give up after ``MAX_REPEATS`` failures in a row."""
     new: list[Combination] = []
     repeats = 0
     while len(new) < count and repeats < MAX_REPEATS:
@@ -193,7 +193,7 @@ def draw_new(
 def propose_from_grid(
     swept: Mapping[str, Values], tried: Sequence[Tried], count: int, seed: int
 ) -> list[Combination]:
-    """Propose the next combinations of the grid, in an order that the seed decides."""
+    """Propose the next combinations of the grid, in an order that the seed determines."""
     grid = list_grid(swept)
     order = make_generator(seed, "tune", "grid", sorted(swept)).permutation(len(grid))
     known = [t.settings for t in tried]
@@ -223,7 +223,7 @@ def propose_by_tpe(
     sampler = optuna.samplers.TPESampler(
         seed=derive_seed(seed, "tune", sorted(swept), len(tried)) % 2**32,
         n_startup_trials=0,
-        constant_liar=True,  # trials of one batch keep away from each other
+        constant_liar=True,  # keeps the trials of one batch apart
     )
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for one in tried:
@@ -237,7 +237,7 @@ def propose_by_tpe(
 
 
 def import_optuna() -> Any:
-    """Import Optuna, which is an extra."""
+    """Import Optuna, an optional dependency."""
     try:
         import optuna
     except ImportError:
@@ -250,7 +250,7 @@ def import_optuna() -> Any:
 
 
 def make_distribution(optuna: Any, values: Values) -> Any:
-    """Describe values to Optuna; those of a list by their place in it."""
+    """Describe values to Optuna; values of a list by their positions."""
     if not isinstance(values, ValueRange):
         return optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
     if values.whole:
@@ -261,7 +261,7 @@ def make_distribution(optuna: Any, values: Values) -> Any:
 def make_known_trial(
     optuna: Any, swept: Mapping[str, Values], space: Mapping[str, Any], one: Tried
 ) -> Any:
-    """Describe a trial to Optuna; one without a result counts as worse than all others."""
+    """Describe a trial to Optuna; a trial without a result counts as worse than all others."""
     states = optuna.trial.TrialState
     return optuna.trial.create_trial(
         state=states.PRUNED if one.accuracy is None else states.COMPLETE,
@@ -276,7 +276,7 @@ def encode_value(values: Values, value: Any) -> Any:
 
 
 def decode_value(values: Values, parameter: Any) -> Any:
-    """Return the value that Optuna chose, with as many digits as random draws have."""
+    """Return the value that Optuna chose, rounded to as many digits as random draws have."""
     if not isinstance(values, ValueRange):
         return values[parameter]
     if values.whole:
@@ -289,7 +289,7 @@ def decode_value(values: Values, parameter: Any) -> Any:
 
 @dataclass(frozen=True)
 class Search:
-    """A search: what is tried for each algorithm, and how the runs of its trials are made."""
+    """A search: the space of each algorithm, and how the runs of its trials are made."""
 
     spaces: Mapping[str, Mapping[str, Values]]  # by the algorithm's label
     make_spec: MakeSpec
@@ -322,7 +322,7 @@ class Search:
 
 
 def run_search(search: Search, parent: Path, options: RunOptions) -> None:
-    """Run a search to its end; continue it if its folder has been begun."""
+    """Run a search to its end; continue it if its folder exists."""
     while True:
         for label, space in search.spaces.items():
             propose_next_batch(search, parent / label, label, space)
@@ -341,7 +341,7 @@ def run_search(search: Search, parent: Path, options: RunOptions) -> None:
 def propose_next_batch(
     search: Search, folder: Path, label: str, space: Mapping[str, Values]
 ) -> None:
-    """Write the next trials of an algorithm, if all earlier ones have ended and some are left."""
+    """Write the next trials of an algorithm, if all earlier ones have ended and some remain."""
     content: dict[str, Any] = {"settings": list(space), "runs": {}, "failed": {}}
     tried = list[Tried]()
     if (folder / SWEEP_FILE).exists():
@@ -359,7 +359,7 @@ def propose_next_batch(
         plain = {key: to_plain(value) for key, value in settings.items()}
         content["runs"] |= {n: {"settings": plain, "seed": seed} for n, seed in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SWEEP_FILE, content)  # a batch at once, as it was proposed at once
+    write_json(folder / SWEEP_FILE, content)  # written together, as a batch is proposed together
 
 
 def read_tried(search: Search, folder: Path) -> list[Tried]:
@@ -374,7 +374,7 @@ def read_tried(search: Search, folder: Path) -> list[Tried]:
 
 
 def list_unfinished(folder: Path) -> list[str]:
-    """List the runs in a folder that have neither finished, nor diverged, nor been abandoned."""
+    """List the runs in a folder that have not finished, diverged or been abandoned."""
     content = read_sweep_file(folder)
     return [
         name
@@ -388,7 +388,7 @@ def list_unfinished(folder: Path) -> list[str]:
 def list_due_trials(
     search: Search, folder: Path, label: str
 ) -> dict[RunFolder, tuple[RunSpec, Limits]]:
-    """List the runs to do, each with the limits below which it is abandoned.
+    """List the remaining runs, each with the limits below which it is abandoned.
 
     Limits follow from finished batches only, so they do not depend on which run ends first.
     """
@@ -428,7 +428,7 @@ def record_diverged(folder: Path, diverged: Mapping[Path, str]) -> None:
 def create_sweep(
     parent: Path, combinations: Sequence[Combination], seeds: Sequence[int], make_spec: MakeSpec
 ) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every run and ``sweep.json``; return the runs that are to do."""
+    """Write the folder of every run and ``sweep.json``; return the runs that remain to be done."""
     names = {f"{make_label(c)}-{seed}": (c, seed) for c in combinations for seed in seeds}
     if not names:
         raise ConfigError("seeds: must list at least one seed, as in (0, 1, 2)")
@@ -449,12 +449,12 @@ def create_sweep(
 
 
 def run_sweep(parent: Path, runs: Mapping[RunFolder, RunSpec], options: RunOptions) -> None:
-    """Run what is left of a sweep, and record what diverged."""
+    """Complete a sweep, and record which runs diverged."""
     record_diverged(parent, run_many(runs, options))
 
 
 def list_due_folders(parent: Path) -> list[RunFolder]:
-    """List the folders of a sweep whose runs are to do; raise FolderError if one is gone."""
+    """List the folders of a sweep's remaining runs; raise FolderError if one is missing."""
     names = list_unfinished(parent)
     for name in names:
         if not (parent / name / "config.toml").exists():

@@ -1,4 +1,4 @@
-"""RunSpec: what one run needs, its settings and the Python objects that settings cannot express."""
+"""RunSpec: the settings of one run, and the Python objects that settings cannot express."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """The name of the run in a few words."""
+        """A short name of the run."""
         algorithm = label_algorithm(self.config.algorithm, self.config.algorithm_name)
         return self.name or f"{algorithm} (seed {self.config.top.seed})"
 
@@ -126,9 +126,9 @@ class RunSpec:
 
     # Folders --------------------------------------------------------------------------------
     def open_folder(self, folder: RunFolder, option: str = "--out") -> None:
-        """Lock the folder for this run: create it, or open the same run in it.
+        """Lock the folder for this run: create it, or reopen it if it holds the same run.
 
-        ``option`` names what the user passed the folder by, for messages.
+        ``option`` is the option by which the user passed the folder, for messages.
         """
         text = self.to_toml()
         if not folder.config_file.exists():
@@ -141,7 +141,7 @@ class RunSpec:
 
 
 def check_training_by_client(plan: Plan) -> None:
-    """Raise ConfigError if clients must not train differently, or one of them not in its way."""
+    """Raise ConfigError if clients must train alike but do not, or if one client's training is ruled out."""
     if plan.algorithm.pooled:
         raise ConfigError(
             f"training: {plan.algorithm_name} trains on pooled data; give one hp.Training"
@@ -158,7 +158,7 @@ def check_training_by_client(plan: Plan) -> None:
 
 
 def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
-    """Describe how clients train, each way once with its clients."""
+    """Describe how clients train: each setting once, with its clients."""
     clients = dict[Training, list[str]]()
     for client, how in training_of.items():
         clients.setdefault(how, []).append(client)
@@ -171,7 +171,7 @@ def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
 
 
 def is_named_algorithm(config: Config) -> bool:
-    """Return True if a configuration can name the algorithm and express all its settings."""
+    """Return True if ``config.toml`` can recreate the algorithm: an importable class whose settings TOML can hold."""
     if not all(map(is_plain, asdict(config.algorithm).values())):
         return False
     name, cls = config.algorithm_name, type(config.algorithm)
@@ -189,13 +189,13 @@ def is_plain(value: object) -> bool:
 
 
 def read_federation(config: Config) -> Federation:
-    """Read and partition the data; tell the user if that takes long."""
+    """Read and partition the data; show a message if that takes long."""
     with name_slow_work(f"reading {config.data.name}"):
         return config.build_federation()
 
 
 class FederationCache:
-    """Reads each federation once, however many runs share it."""
+    """Cache that reads each federation once, however many runs share it."""
 
     def __init__(self) -> None:
         self.federations: dict[tuple[str, int], Federation] = {}
@@ -211,9 +211,9 @@ class FederationCache:
 
 
 def parse_settings(text: str) -> Mapping[str, Any]:
-    """Parse the settings that decide a run's result; nothing if the text is damaged.
+    """Parse the settings that determine a run's result; return nothing if the text is damaged.
 
-    Of the section [engine], only the precision does.
+    Of the section [engine], this is only the precision.
     """
     try:
         settings = rename_sections(tomllib.loads(text))
@@ -226,8 +226,8 @@ def parse_settings(text: str) -> Mapping[str, Any]:
 def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = False) -> RunSpec:
     """Read the run that a folder holds; ``overrides`` may change the section [engine].
 
-    The folder may come from somebody else. So an algorithm of another package is imported only
-    with ``trust``, and a Ray cluster, which would receive the user's token, must be named by
+    The folder may come from somebody else. So an algorithm of another package is imported only with
+    ``trust``, and a Ray cluster, which would receive the user's token, must be named by
     ``overrides``.
     """
     file = folder.config_file
@@ -247,7 +247,7 @@ def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = Fa
 
 
 def check_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
-    """Raise FolderError if a file, and not the user, names the Ray cluster to join."""
+    """Raise FolderError if the Ray cluster to join is named by a file rather than by the user."""
     address = config.engine.address
     named = any(rename_key(p.partition("=")[0].strip()) == "engine.address" for p in overrides)
     if address not in (None, AUTO_ADDRESS) and not named:
@@ -258,7 +258,7 @@ def check_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
 
 
 def find_objects(text: str) -> dict[str, str]:
-    """Return the section [objects] of a run's configuration; empty if there is none."""
+    """Return the section [objects] of a run's configuration, which is empty if there is none."""
     try:
         objects = tomllib.loads(text).get("objects", {})
     except tomllib.TOMLDecodeError:  # reported when the settings are read
@@ -267,7 +267,7 @@ def find_objects(text: str) -> dict[str, str]:
 
 
 def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """Return the runs with their data read and default models chosen; raise if one cannot begin."""
+    """Return the runs with their data read and default models chosen; raise an error if one cannot begin."""
     cache = FederationCache()
     complete = {label: cache.load_data(spec) for label, spec in specs.items()}
     for spec in complete.values():

@@ -1,4 +1,4 @@
-"""``hp.sweep``, and the sweeps of the command line: one algorithm with many settings."""
+"""``hp.sweep``, and sweeps on the command line: one algorithm with many settings."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def sweep(
 ) -> SweepTable:
     """Run every combination of these settings, and sort them by validation accuracy.
 
-    ``settings`` maps what to vary to its values: settings of the algorithm (``mu``), of ``Training``
-    (``lr``), or keywords of ``hp.run`` (``rounds``). Values are a list, or a text as on the command
-    line: ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``. ``how`` holds
-    keywords of ``hp.run`` and settings of the algorithm that all runs have.
+    ``settings`` maps the names of settings to their values: settings of the algorithm (``mu``), of
+    ``Training`` (``lr``), or keywords of ``hp.run`` (``rounds``). Values are a list, or a text as
+    on the command line: ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``.
+    ``how`` holds the keywords of ``hp.run`` and the settings of the algorithm that all runs have in
+    common.
 
-    The engine "pool" runs them side by side, one core each; "serial", one after the other. With
-    ``out``, the same call continues an interrupted sweep. The best settings are chosen only if the
-    federation has validation examples: ``hp.federate(…, validation_fraction=0.2)``.
+    The engine "pool" runs them in parallel, one core each; "serial" runs them one after the other.
+    With ``out``, the same call continues an interrupted sweep. The best settings are chosen only if
+    the federation has validation examples: ``hp.federate(…, validation_fraction=0.2)``.
     """
     prepare_search(engine)
     maker = CallMaker.create(algorithm, federation, how)
@@ -96,19 +97,19 @@ def prepare_search(engine: str) -> None:
 
 @dataclass
 class Temporary:
-    """A temporary folder that is deleted with the objects it is bound to."""
+    """A temporary folder that is deleted with the objects to which it is bound."""
 
     path: Path | None
 
     def bind(self, owner: object) -> None:
-        """Delete the folder with the owner, which must be the only one."""
+        """Delete the folder together with ``owner``, which must be its only owner."""
         if self.path is not None:
             weakref.finalize(owner, remove_temporary_folder, self.path)
 
 
 @contextmanager
 def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
-    """Open the folder of several runs; a temporary one without ``out``, deleted on an error."""
+    """Open the folder of several runs; without ``out``, a temporary one that is deleted on an error."""
     temporary = Temporary(None if out is not None else create_temporary_folder())
     try:
         yield temporary.path or Path(str(out)), temporary
@@ -123,7 +124,7 @@ def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
 
 @dataclass(frozen=True)
 class CallMaker:
-    """Makes runs that differ in some settings from the arguments of a call."""
+    """Makes runs that differ in some settings, from the arguments of a call."""
 
     base: Algorithm
     name: str
@@ -161,7 +162,7 @@ class CallMaker:
                 raise ConfigError(f"{where}: must be a list, as in [0.01, 0.1], not {values!r}")
             swept[self.find_key(key)] = found
         if not swept:
-            raise ConfigError("settings: must say what to vary, as in {'lr': [0.01, 0.1]}")
+            raise ConfigError("settings: must name what to vary, as in {'lr': [0.01, 0.1]}")
         return swept
 
     def find_key(self, key: str) -> str:
@@ -204,7 +205,7 @@ def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
 
 @dataclass(frozen=True)
 class PairsMaker:
-    """Makes runs that differ in some settings from a file and ``key=value`` pairs."""
+    """Makes runs that differ in some settings, from a file and ``key=value`` pairs."""
 
     file: Path | None
     overrides: Sequence[str]
@@ -221,7 +222,7 @@ class PairsMaker:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep of the command line: its combinations, its seeds, and what makes its runs."""
+    """A sweep on the command line: its combinations, its seeds, and the maker of its runs."""
 
     combinations: list[Combination]
     seeds: Sequence[int]
@@ -268,19 +269,19 @@ def parse_swept(pairs: Sequence[str]) -> dict[str, Values]:
         if not sign or not key:
             raise ConfigError(f"-s {pair}: must be key=values, as in training.lr=0.005,0.01,0.05")
         if key == "seed":
-            raise ConfigError(f"-s {pair}: give seeds by --seeds; they are averaged over")
+            raise ConfigError(f"-s {pair}: give seeds with --seeds; results are averaged over them")
         if key in swept:
-            raise ConfigError(f"-s {pair}: {key} is there twice; list its values once")
+            raise ConfigError(f"-s {pair}: {key} is given twice; list all its values in one -s")
         swept[key] = parse_values(text, f"-s {pair}")
     if not swept:
-        raise ConfigError("-s: missing; say what to vary, as in -s training.lr=0.005,0.01,0.05")
+        raise ConfigError("-s: missing; name what to vary, as in -s training.lr=0.005,0.01,0.05")
     return swept
 
 
 def hold_out_examples(
     raw: Mapping[str, Any], overrides: Sequence[str], note: Callable[[str], None]
 ) -> list[str]:
-    """Return the overrides with validation examples, unless the user decides about them."""
+    """Return the overrides with validation examples held out, unless the user configures them."""
     chosen = find_choice(raw, overrides, VALIDATION_KEY, "")
     # a partition from a file may list validation examples itself
     if chosen or find_choice(raw, overrides, "data.partition.kind", "") == "file":

@@ -1,4 +1,4 @@
-"""``hp.tune``, and the tunes of the command line: the same search for several algorithms."""
+"""``hp.tune``, and tuning on the command line: the same search for several algorithms."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def tune(
 ) -> TuneTable:
     """Give every algorithm the same number of trials; choose its settings on validation examples.
 
-    ``settings`` maps what to search to values, as for ``hp.sweep``: a list, or a text such as
-    ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm. ``how`` holds keywords of
-    ``hp.run``. The federation needs validation examples:
-    ``hp.federate(…, validation_fraction=0.2)``.
+    ``settings`` maps the names of settings to values, as for ``hp.sweep``: a list, or a text such
+    as ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm. ``how`` holds keywords
+    of ``hp.run``. The federation needs validation examples: ``hp.federate(…,
+    validation_fraction=0.2)``.
 
     The sampler "tpe" is Optuna's and needs ``heterophony[tune]``; "random" and "grid" do not. With
     ``stop_early``, a trial below the median of earlier ones is abandoned. With ``out``, the same
@@ -96,7 +96,7 @@ def parse_own_settings(
     label: str,
     labels: Mapping[str, object],
 ) -> dict[str, Values]:
-    """Return the space of one algorithm: the settings of all, and its own."""
+    """Return the space of one algorithm: the settings of all algorithms, and its own."""
     own = {}
     for key, values in settings.items():
         first, dot, rest = key.partition(".")
@@ -108,7 +108,7 @@ def parse_own_settings(
 
 
 def is_training_key(key: str) -> bool:
-    """Return True for ``local.lr``, the old name of ``training.lr``; an algorithm is called local."""
+    """Return True for ``local.lr``, the old name of ``training.lr``; there is also an algorithm named local."""
     section, _, setting = key.strip().partition(".")
     return section == "local" and setting in [f.name for f in list_settings(Training)]
 
@@ -118,7 +118,7 @@ def is_training_key(key: str) -> bool:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What a tune was asked for; its folder holds this, so that it can be continued."""
+    """The request of a tune, stored in its folder so that the tune can be continued."""
 
     algorithms: list[str]
     settings: list[str]  # ``key=values`` pairs to search over
@@ -128,12 +128,12 @@ class TuneRequest:
     sampler: SamplerName = "tpe"
     by: Literal["P", "G"] = "P"
     stop_early: bool = True
-    keep: bool = False  # show all trials, and choose nothing
+    keep: bool = False  # show all trials without choosing one
 
 
 @dataclass(frozen=True)
 class Tune:
-    """A search, what it was asked for, and the names of its algorithms by label."""
+    """A search, the request it was built from, and the names of its algorithms by label."""
 
     request: TuneRequest
     search: Search
@@ -147,7 +147,7 @@ def build_tune(
     note: Callable[[str], None] = ignore_note,
     trust: bool = False,
 ) -> Tune:
-    """Build the search that was asked for; raise ConfigError if it cannot run.
+    """Build the requested search; raise ConfigError if it cannot run.
 
     With ``trust``, algorithms of other packages are imported.
     """
@@ -188,7 +188,7 @@ def build_tune(
 def split_settings(
     pairs: Sequence[str], names: Mapping[str, str]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Split pairs into those of all algorithms, and those of one, as in ``fedprox.mu=0.01,0.1``."""
+    """Split pairs into those of all algorithms and those of one, as in ``fedprox.mu=0.01,0.1``."""
     shared, own = list[str](), dict[str, list[str]]()
     for pair in pairs:
         first, dot, rest = pair.partition(".")
@@ -212,7 +212,7 @@ def parse_space(
             )
     mine = [p for p in shared if not is_foreign(p.partition("=")[0].strip(), known)]
     if not [*mine, *own]:
-        raise ConfigError(f"{label}: -s names nothing that can be searched for it")
+        raise ConfigError(f"{label}: -s names no setting that can be searched for this algorithm")
     return parse_swept([*mine, *own])
 
 
@@ -232,7 +232,7 @@ def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]])
 
 
 def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]]) -> int:
-    """Return the number of trials, the same for every algorithm unless nothing is chosen."""
+    """Return the number of trials, which is the same for every algorithm unless nothing is to be chosen."""
     if request.sampler != "grid":
         return request.trials or 20
     sizes = {label: len(list_grid(space)) for label, space in spaces.items()}
@@ -246,7 +246,7 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
 
 
 def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
-    """Write the request to its folder; raise FolderError if it holds something else."""
+    """Write the request to its folder; raise FolderError if the folder holds something else."""
     path, content = parent / TUNE_FILE, asdict(request)
     text = "" if file is None else file.read_text(encoding="utf-8")
     if path.exists():
@@ -284,12 +284,12 @@ def read_request(parent: Path) -> TuneRequest:
     except TypeError:
         right = False
     if not right:
-        raise FolderError(f"{path} is damaged: it does not say what to tune")
+        raise FolderError(f"{path} is damaged: it does not contain what to tune")
     return request
 
 
 def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]) -> None:
-    """Write a configuration of each algorithm with its chosen settings, to train on all examples."""
+    """Write a configuration per algorithm with its chosen settings, to train on all examples."""
     for label, settings in chosen.items():
         if settings is None:
             continue
