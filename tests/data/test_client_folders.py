@@ -200,7 +200,7 @@ ODD = {
     ),
     "a class too many": (
         lambda p: numbers(p, x=np.zeros((4, 8, 8), np.uint8), y=np.arange(4)),
-        "has label 3; data.classes are 3, counted from 0",
+        "has label 3, but data.classes has 3 classes, counted from 0",
     ),
     "a negative label": (
         lambda p: numbers(p, x=np.zeros((4, 8, 8), np.uint8), y=np.arange(4) - 1 - 1),
@@ -247,7 +247,9 @@ def test_types_do_not_mix_and_too_few_examples_are_said(tmp_path):
         load_own_federation({"a": plain, "b": real}, KIND, 0.5, 0)
     with pytest.raises(DataError, match="client c has 1 examples; it needs at least one to train"):
         load_own_federation({"c": one}, KIND, 0.5, 0)
-    with pytest.raises(DataError, match="client d has one example to train, and none to hold out"):
+    with pytest.raises(
+        DataError, match="client d has only one training example, so none can be held out"
+    ):
         load_own_federation({"a": plain, "d": two}, KIND, 0.5, 0, 0.5)
 
 
@@ -296,7 +298,7 @@ def test_a_wrong_configuration_of_own_data_is_said(pair):
 def test_what_is_missing_is_said(home):
     with pytest.raises(ConfigError, match=r"data\.classes: missing; name the classes"):
         read_config(None, ["data.name=own", "data.shape=[5]"])
-    with pytest.raises(ConfigError, match=r"data\.shape: missing; say what one example"):
+    with pytest.raises(ConfigError, match=r"data\.shape: missing; give the shape of one example"):
         read_config(None, ["data.name=own", "data.classes=5"])
     with pytest.raises(ConfigError, match=r"data\.path: missing; a simulation"):
         configured().build_federation()

@@ -391,7 +391,8 @@ def test_folders_of_images_by_client_are_clients(tmp_path):
     assert {c: len(r) for c, r in made.test.items()} == {"amazon": 2, "dslr": 2}
     write_image(tmp_path / "split" / "webcam" / "mug" / "0.png")
     assert refused(read_source, str(tmp_path / "split")) == (
-        f"{tmp_path / 'split' / 'webcam'} has no test images, other clients have; give all or none"
+        f"{tmp_path / 'split' / 'webcam'} has no test images, but other clients have; give"
+        " them to all clients or to none"
     )
 
 
@@ -441,7 +442,7 @@ def test_labels_may_be_text(tmp_path):
     assert said == "arrays, row 1: label 'well' is not in data.classes: ill, dead"
     assert hp.federate({"a": (x, np.array(["2", "0", "1"] * 2))}).y.tolist() == [2, 0, 1] * 2
     assert refused(hp.federate, {"a": (x, ["ill", ""] * 3)}) == (
-        "arrays, row 2: the label is missing; leave out the row"
+        "arrays, row 2: the label is missing; remove the row"
     )
 
 

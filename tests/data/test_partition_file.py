@@ -56,7 +56,7 @@ def test_a_client_that_a_file_lists_twice_is_refused(tmp_path):
     arrays = dict(np.load(tmp_path / "who.npz")) | {"clients": np.array([1, 1])}
     np.savez(tmp_path / "mine.npz", **arrays)
     for name, key in (("mine.json", "A"), ("mine.npz", "1")):
-        words = f"^data.partition.path: the file has '{key}' twice; keep one of them$"
+        words = f"^data.partition.path: the file contains '{key}' twice; remove one of them$"
         with pytest.raises(DataError, match=words):
             partition_source(source(), FromFile(str(tmp_path / name)), Terms(2))
 

@@ -255,7 +255,9 @@ def test_all_classes_for_everybody_is_nearly_iid():
 
 
 def test_more_classes_each_than_there_are_is_a_wrong_setting():
-    with pytest.raises(ConfigError, match=r"per_client: 11 classes each, but there are 10"):
+    with pytest.raises(
+        ConfigError, match=r"per_client: must be at most the number of classes \(10\), not 11"
+    ):
         Classes(11).deal(np.arange(100) % 10, 10, 5, draw())
 
 

@@ -1,4 +1,4 @@
-"""Own data that say whose each example is: tables, and ``.npz`` files with the names of clients."""
+"""Own data that name the client of each example: tables, and ``.npz`` files with the names of clients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
             "row 2, column 'age': 'two' is not a number, as most",
         ),
         (["age,bmi,label", "1,,0", "2,NA,1"], "column 'bmi': all values are missing; leave out"),
-        (["age,label", "1,0", "2,"], "row 2: the label is missing; leave out the row"),
+        (["age,label", "1,0", "2,"], "row 2: the label is missing; remove the row"),
         (
             ["age,label", *(f"id{i},0" for i in range(101))],
             "'age': 101 different texts are too many",

@@ -50,7 +50,8 @@ def test_a_data_set_of_each_client_keeps_its_split():
     parts = [splits["train"] for splits in whole.values()]
     assert hp.federate(parts).clients == ("0", "1")
     with pytest.raises(
-        DataError, match="client 1 has no test split, others have; give all or none"
+        DataError,
+        match="client 1 has no test split, but others have; give one to all clients or to none",
     ):
         hp.federate([whole["0"], {"train": parts[1]}])
     with pytest.raises(DataError, match="client 1 has other columns than client 0"):
@@ -62,9 +63,7 @@ def test_missing_labels_and_images_are_named(monkeypatch):
     rows = [{"f": [1.0], "label": label} for label in (0, -1, 1)]
     features = {"f": type("List", (), {})(), "label": ClassLabel(["no", "yes"])}
     sets["a/b"] = {"train": Rows(rows, **features)}
-    assert (
-        refused(read_source, "hf:a/b") == "hf:a/b, row 2: the label is missing; leave out the row"
-    )
+    assert refused(read_source, "hf:a/b") == "hf:a/b, row 2: the label is missing; remove the row"
     rows = [{"image": None, "label": 0}]
     sets["a/c"] = {"train": Rows(rows, image=Image(), label=ClassLabel(["no"]))}
     assert refused(read_source, "hf:a/c") == (

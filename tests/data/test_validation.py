@@ -182,7 +182,7 @@ def test_clients_with_data_of_their_own_hold_out_of_their_training_part():
 
 
 def test_where_nobody_has_two_examples_it_is_said():
-    with pytest.raises(DataError, match="no client has a second training example to hold out"):
+    with pytest.raises(DataError, match="every client has at most one training example"):
         hp.federate(blobs([2, 2]), validation_fraction=0.5)
 
 

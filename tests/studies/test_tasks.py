@@ -211,7 +211,7 @@ def test_targets_that_cannot_be_meant_are_refused(words):
 
 
 def test_classes_of_other_tasks():
-    with pytest.raises(ConfigError, match="a regression has none"):
+    with pytest.raises(ConfigError, match="a regression has no classes"):
         hp.federate(make_arrays("regression"), task="regression", classes=3)
     with pytest.raises(ConfigError, match="2 labels, but the data have 3"):
         hp.federate(make_arrays("multilabel"), task="multilabel", classes=["a", "b"])

@@ -1,6 +1,6 @@
-"""The columns of a table: categories become inputs of 0 and 1, missing numbers the training rows' median.
+"""The columns of a table as network input: categories become inputs of 0 and 1, missing numbers the median.
 
-What is filled in, and which categories have an input, is fitted on training rows alone. A trained
+What is filled in, and which categories have an input, is fitted on training rows only. A trained
 model applies the same rules to new rows.
 """
 
@@ -23,7 +23,7 @@ MAX_CATEGORIES = 100
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of categories; ``fill`` replaces missing numbers once it is fitted."""
+    """A column of numbers or of categories; once fitted, ``fill`` replaces missing numbers."""
 
     name: str
     categories: tuple[str, ...] = ()  # sorted; empty in a column of numbers
@@ -31,7 +31,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """The number of inputs that it becomes."""
+        """The number of inputs that the column becomes."""
         return len(self.categories) or 1
 
 
@@ -39,7 +39,7 @@ class Columns(tuple[Column, ...]):
     """The columns of a table, in order."""
 
     def accepts(self, rows: Any) -> bool:
-        """Return True if these are rows of a table, not inputs; without columns there are none."""
+        """Return True if these are rows of a table rather than inputs; False if there are no columns."""
         listed = isinstance(rows, list | tuple) and bool(rows)
         named = isinstance(rows, Mapping) or is_frame(rows)
         return bool(self) and (named or (listed and all(isinstance(r, Mapping) for r in rows)))
@@ -63,7 +63,7 @@ def is_missing(value: Any) -> bool:
 
 
 def parse_number(value: Any) -> float | None:
-    """Return the number in a cell; None if it is text."""
+    """Return the number in a cell, or None if it is text."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -73,7 +73,7 @@ def parse_number(value: Any) -> float | None:
 def parse_column(
     name: str, cells: Sequence[Any], where: str, categorical: bool = False
 ) -> tuple[Column, NDArray[np.float32]]:
-    """Convert the cells of a column to numbers; a category is its position among all, missing is NaN."""
+    """Convert the cells of a column to numbers: a category to its position, a missing value to NaN."""
     given = [(row, cell) for row, cell in enumerate(cells) if not is_missing(cell)]
     if not given:
         raise DataError(f"{where}, column '{name}': all values are missing; leave out the column")
@@ -105,7 +105,7 @@ def parse_column(
 
 
 def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
-    """Return the columns as fitted on these rows: medians, and the categories that occur."""
+    """Return the columns fitted on these rows: their medians, and the categories that occur."""
     fitted = []
     for column, values in zip(columns, x.T, strict=True):
         known = values[~np.isnan(values)]
@@ -118,7 +118,7 @@ def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
 
 
 def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inputs of rows. A category that is missing or was not seen has zeros everywhere."""
+    """Return the inputs of rows; a category that is missing or was not seen becomes all zeros."""
     out = np.zeros((len(x), sum(c.width for c in fitted)), np.float32)
     at = 0
     for before, column, values in zip(raw, fitted, x.T, strict=True):
@@ -162,5 +162,5 @@ def list_cells(column: Any) -> list[Any]:
 
 
 def is_frame(data: object) -> bool:
-    """Return True if an object is a table as pandas and polars have them."""
+    """Return True if an object is a table of pandas or polars."""
     return all(hasattr(data, k) for k in ("columns", "shape", "__getitem__", "dtypes"))

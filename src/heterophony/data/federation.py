@@ -1,4 +1,4 @@
-"""The clients of a run and their data: one pool of examples, and each client's rows of it."""
+"""The clients of a run and their data: one pool of examples, and the rows of it that each client has."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Federation:
     test: Mapping[str, Tensor]
     transform: Transform | None = None
     skew: Skew | None = None  # alters each client's examples
-    new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
+    new: tuple[str, ...] = ()  # clients that join after training and are not used before
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
     task: TaskName = "classification"
     remark: str = ""  # how the data differ from the published data set of their name
@@ -84,18 +84,18 @@ class Federation:
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """The clients of the training, without new clients: G and P are measured on these."""
+        """The clients that train, without new clients: G and P are measured on them."""
         new = set(self.new)
         return tuple(c for c in self.train if c not in new)
 
     @cached_property
     def validates(self) -> bool:
-        """Whether any client of the training holds out validation examples."""
+        """Whether any client that trains holds out validation examples."""
         return any(self.sizes("validation").values())
 
     @property
     def classes(self) -> int:
-        """The number of classes; of labels, tokens or targets in other tasks."""
+        """The number of classes, or of labels, tokens or targets in other tasks."""
         return len(self.labels)
 
     @property
@@ -120,7 +120,7 @@ class Federation:
         return SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
 
     def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
-        """Return the same federation, which knows the section [data] that builds it."""
+        """Return the same federation, together with the section [data] that builds it."""
         copy = replace(self)
         object.__setattr__(copy, "recipe", recipe)
         return copy
@@ -140,7 +140,7 @@ class Federation:
 
     @cached_property
     def _sizes_by_part(self) -> dict[str, dict[str, int]]:
-        """Sizes by part, computed once: every round needs them, and there may be many clients."""
+        """The sizes by part, computed once: every round needs them, and there may be many clients."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {
             part: {c: len(rows[c]) if c in rows else 0 for c in self.clients}
@@ -148,14 +148,14 @@ class Federation:
         }
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
-        """Count the examples of each client and class: clients × classes. See ``count_targets``."""
+        """Count the examples of each client and class (clients × classes); see ``count_targets``."""
         rows: Mapping[str, Tensor] = getattr(self, part)
         held = [self.y[rows[c]].numpy() for c in self.clients]
         return np.stack([count_targets(y, self.task, self.classes) for y in held])
 
     @cached_property
     def target_variance(self) -> Tensor:
-        """The variance of each target of a regression over all clients' test examples."""
+        """The variance of each target of a regression over the test examples of all clients."""
         return compute_target_variance(self.y[torch.cat([self.test[c] for c in self.clients])])
 
     def whole(self) -> Federation:
@@ -165,15 +165,15 @@ class Federation:
     def keeping_out(self, share: float, seed: int) -> Federation:
         """Return the same federation with a random share of the clients as new clients.
 
-        The number is rounded down, but is at least one, and at least one client trains.
+        Their number is rounded down, but at least one is new, and at least one trains.
         """
         clients = tuple(self.train)
         if not share:
             return self
         if len(clients) < 2:
             raise ConfigError(
-                "data.new_clients: there is only one client, so none would be left to train;"
-                " raise data.clients or leave it out"
+                "data.new_clients: the only client would be a new one, so none would train;"
+                " raise data.clients, or remove data.new_clients"
             )
         count = min(max(1, int(share * len(clients) + 1e-9)), len(clients) - 1)
         drawn = make_generator(seed, "new clients").choice(len(clients), count, replace=False)
@@ -182,8 +182,8 @@ class Federation:
     def encode_table(self) -> Federation:
         """Return the same federation with the rows of its table as network input.
 
-        What replaces missing values, and which categories have an input, is fitted on the rows that
-        clients of the training train on.
+        What replaces missing values, and which categories have an input, is fitted on the training
+        rows of the clients that train.
         """
         if not self.columns:
             return self
@@ -199,7 +199,7 @@ class Federation:
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of all examples and of each client's rows: equal for equal federations."""
+        """The digest of all examples and of each client's rows; it is equal for equal federations."""
         about: list[object] = [asdict(self.scale), self.labels]
         if self.transform is not None:
             about.append(asdict(self.transform))
@@ -233,12 +233,12 @@ class Federation:
         write_partition(path, shares, digest, nets or {})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store: examples, labels, and the rows of all clients in a line."""
+        """Return the arrays to store: examples, labels, and the concatenated rows of all clients."""
         rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
         return {"x": self.x.numpy(), "y": self.y.numpy(), "rows": torch.cat(rows).numpy()}
 
     def about(self) -> str:
-        """Return everything to store that is not in the arrays, as JSON."""
+        """Return as JSON everything to store that is not in the arrays."""
         content = {
             "name": self.name,
             "labels": self.labels,

@@ -1,4 +1,4 @@
-"""Folders of clients: read one, and write a federation in the formats of other platforms."""
+"""Folders of clients: read one, or write a federation in the formats of other platforms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OWN_DATA = "own"  # the value of data.name
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The shape and classes of all examples, as configured: one client may not hold every class."""
+    """The configured shape and classes of all examples; a single client may lack some classes."""
 
     shape: tuple[int, ...]
     labels: tuple[str, ...]
@@ -43,12 +43,12 @@ class ExampleSpec:
         """Check and convert ``data.shape`` and ``data.classes``."""
         if classes is None:
             raise ConfigError(
-                "data.classes: missing; name the classes of the clients' own data in their order,"
-                " or say how many there are"
+                "data.classes: missing; give the names of the classes in their order, or their"
+                " number"
             )
         if shape is None:
             raise ConfigError(
-                "data.shape: missing; say what one example of the clients' own data is, as in"
+                "data.shape: missing; give the shape of one example, as in"
                 " [3, 32, 32] (channels, height, width) or [561]"
             )
         if not shape or not all(type(n) is int and n > 0 for n in shape):
@@ -62,7 +62,7 @@ class ExampleSpec:
 def find_client_data(
     path: Path, names: Sequence[str] = (), alone: str | None = None
 ) -> dict[str, Path]:
-    """Find the folder or file of each named client; without names, of all clients.
+    """Find the folder or file of each named client; without names, those of all clients.
 
     ``alone`` names the client if ``path`` itself holds the data of a single one.
     """
@@ -86,7 +86,7 @@ def find_client_data(
 
 
 def is_single_client(path: Path) -> bool:
-    """Return whether the path itself holds the data of one client."""
+    """Return True if the path itself holds the data of one client."""
     return path.suffix == ".npz" or any(list_images(p) for p in (path, path / "train"))
 
 
@@ -118,13 +118,13 @@ def load_own_federation(
     seed: int,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """Read the data of these clients; without a test set, split theirs at random."""
+    """Read the data of these clients; without a test set, split each client's data at random."""
     sources = {c: read_client_data(path, spec) for c, path in paths.items()}
     first, types = next(iter(sources)), {c: s.x.dtype for c, s in sources.items()}
     for client, dtype in types.items():
         if dtype != types[first]:
             raise DataError(
-                f"client {client} has examples of type {dtype}, client {first} of {types[first]}"
+                f"client {client} has examples of type {dtype}, but client {first} of type {types[first]}"
             )
     x, y = (np.concatenate([getattr(s, k) for s in sources.values()]) for k in ("x", "y"))
     federation = split_into_clients(
@@ -139,8 +139,8 @@ def load_own_federation(
     for client, rows in federation.validation.items():
         if not len(rows):
             raise DataError(
-                f"client {client} has one example to train, and none to hold out;"
-                " leave data.validation_fraction out"
+                f"client {client} has only one training example, so none can be held out;"
+                " remove data.validation_fraction"
             )
     return federation
 
@@ -172,7 +172,7 @@ def read_client_data(path: Path, spec: ExampleSpec) -> Source:
 
 
 def read_client_npz(path: Path, spec: ExampleSpec) -> Source:
-    """Read one client's ``.npz``. Its labels are positions in ``data.classes``."""
+    """Read one client's ``.npz``. Labels are indices into ``data.classes``."""
     source = read_npz(path, spec.shape)
     if source.x.shape[1:] != spec.shape:
         raise DataError(
@@ -181,14 +181,14 @@ def read_client_npz(path: Path, spec: ExampleSpec) -> Source:
         )
     if source.y.max() >= len(spec.labels):
         raise DataError(
-            f"{path} has label {source.y.max()}; data.classes are {len(spec.labels)}, counted"
-            " from 0"
+            f"{path} has label {source.y.max()}, but data.classes has {len(spec.labels)} classes,"
+            " counted from 0"
         )
     return Source(str(path), source.x, source.y, source.scale, spec.labels, source.official)
 
 
 def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read images of exactly this shape. Grey images may be among colour ones."""
+    """Read images of exactly this shape; grey images may be among colour ones."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(
             f"{files[0]} is an image; data.shape is {format_shape(shape)},"
@@ -216,11 +216,11 @@ Examples = tuple[NDArray[Any], NDArray[Any]]
 
 
 def export_federation(federation: Federation, to: str, folder: Path) -> None:
-    """Write all clients, those that join later too, into a new or empty folder."""
+    """Write all clients, including those that join later, into a new or empty folder."""
     if federation.validation:
         raise ConfigError(
-            "data.validation_fraction: other platforms have no validation examples of clients; leave"
-            " it out"
+            "data.validation_fraction: other platforms do not support validation examples of clients;"
+            " remove it"
         )
     with translate_disk_errors(folder):
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -237,7 +237,8 @@ def get_inputs(federation: Federation, client: str, part: str) -> Examples:
 def get_stored(federation: Federation, client: str, part: str) -> Examples:
     """Return a client's examples as they are stored, images as bytes, and their targets.
 
-    Bytes of another scale than images have would be read wrongly: they become network input.
+    Bytes with another scale than that of images would be misread: they are returned as network
+    input.
     """
     if federation.scale not in (BYTES_TO_PLUS_MINUS_ONE, Scale()):
         return get_inputs(federation, client, part)
@@ -246,7 +247,7 @@ def get_stored(federation: Federation, client: str, part: str) -> Examples:
 
 
 def write_npz(path: Path, **arrays: Any) -> None:
-    """Write an ``.npz`` atomically; a dict is stored as NumPy does it."""
+    """Write an ``.npz`` atomically; a dict is stored in NumPy's format."""
     whole = io.BytesIO()
     np.savez_compressed(whole, **arrays)
     write_atomically(path, whole.getvalue(), durable=False)
@@ -283,7 +284,7 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
 
 
 def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
-    """Pair tokens with their number, as PFLlib reads the texts in a folder with News in its name."""
+    """Pair tokens with their number, the form in which PFLlib reads texts from a folder with News in its name."""
     pairs = np.empty((len(x), 2), object)
     for at, row in enumerate(x.tolist()):
         pairs[at, 0], pairs[at, 1] = row, len(row)
@@ -310,7 +311,7 @@ def export_leaf(federation: Federation, folder: Path) -> None:
 
 
 def list_leaf_examples(federation: Federation, x: NDArray[Any]) -> list[Any]:
-    """Return examples as LEAF has them: text, or numbers with as few digits as say which they are."""
+    """Return examples in LEAF's format: text, or numbers with as few digits as identify them exactly."""
     if federation.labels == LABELS:
         return ["".join(ALPHABET[i] for i in row) for row in x]
     x = x.reshape(len(x), -1) if federation.shape == FEMNIST_SHAPE else x
@@ -327,7 +328,7 @@ def list_leaf_labels(federation: Federation, y: NDArray[Any]) -> list[Any]:
 
 
 def export_npz(federation: Federation, folder: Path) -> None:
-    """Write one ``.npz`` per client, named as the client."""
+    """Write one ``.npz`` per client, with the client's name."""
     for client in federation.clients:
         check_plain_name(client)
     for client in federation.clients:
@@ -338,7 +339,7 @@ def export_npz(federation: Federation, folder: Path) -> None:
 
 
 def export_huggingface(federation: Federation, folder: Path) -> None:
-    """Write a folder for ``datasets.load_dataset``: PNG files if examples are images, else JSON lines."""
+    """Write a folder for ``datasets.load_dataset``: PNG files if examples are images, otherwise JSON lines."""
     is_image = federation.scale == BYTES_TO_PLUS_MINUS_ONE and federation.shape[0] in (1, 3)
     for part in PARTS:
         lines: list[dict[str, Any]] = []

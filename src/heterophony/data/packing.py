@@ -17,7 +17,7 @@ Values = NDArray[Any] | list[NDArray[Any]]  # a list: sequences of different len
 
 
 def find_form(x: Any, count: int) -> Form | None:
-    """Say which kind of packed example ``count`` examples are; None if they are one plain array."""
+    """Return which kind of packed example these are; None if they are one plain array."""
     if isinstance(x, Mapping):
         return "dict"
     if isinstance(x, tuple) and x and all(hasattr(v, "__len__") and len(v) == count for v in x):
@@ -26,7 +26,7 @@ def find_form(x: Any, count: int) -> Form | None:
 
 
 def has_different_lengths(values: Any) -> bool:
-    """Return True for a list of sequences that cannot be one array."""
+    """Return True for a list of sequences that cannot form one array."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return False
     if not isinstance(values, np.ndarray | list | tuple):
@@ -36,7 +36,7 @@ def has_different_lengths(values: Any) -> bool:
 
 
 def pack_examples(parts: Sequence[Any], counts: Sequence[int]) -> tuple[NDArray[np.int32], Record]:
-    """Pack the examples of all parts, one after the other; ``counts`` has the labels of each part."""
+    """Pack the examples of all parts, one part after the other; ``counts`` has the number of labels of each part."""
     forms = {find_form(x, n) for x, n in zip(parts, counts, strict=True)}
     form: Form = next(f for f in ("dict", "tuple", "sequence") if f in forms)
     named = [name_arrays(x, form) for x in parts]
@@ -110,7 +110,7 @@ def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an array; images of bytes get their channels in front."""
+    """Convert an array; the channels of images of bytes are moved to the front."""
     values = convert_type(name, values)
     if 0 in values.shape[1:]:
         raise DataError(f"x: '{name}' is {'×'.join(map(str, values.shape))}: it has no values")
@@ -129,7 +129,7 @@ def describe_field(name: str, values: Values) -> Field:
 
 
 def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
-    """Return the words of all examples: of a sequence, its length and its values padded by 0."""
+    """Return the words of all examples: for a sequence, its length and its values padded with 0."""
     rows = np.zeros((len(values), field.words), np.int32)
     if isinstance(values, list):
         rows[:, 0] = [len(v) for v in values]
@@ -144,7 +144,7 @@ def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
 
 
 def name_masks(fields: Sequence[Field], lengths: Mapping[str, list[int]]) -> tuple[Field, ...]:
-    """Name the mask of each sequence: one mask if all have the same lengths; none if it is given."""
+    """Return the name of each sequence's mask: one mask if all have the same lengths, none if it is given."""
     if any(f.name == MASK for f in fields):
         return tuple(fields)
     same = len({tuple(n) for n in lengths.values()}) == 1

@@ -1,4 +1,4 @@
-"""Turn a data set into a federation: partition it, hold out test and validation examples."""
+"""Turn a data set into a federation: partition it, and hold out test and validation examples."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .transforms import Skew
 def hold_out_validation(federation: Federation, fraction: float, seed: int) -> Federation:
     """Hold out a fraction of each client's training examples.
 
-    New clients hold out too, so that a client trains on the same examples whenever it joins.
+    New clients hold out examples too, so that a client trains on the same ones whenever it joins.
     """
     if not fraction:
         return federation
     if federation.validation:
         raise ConfigError(
-            "data.validation_fraction: the partition itself lists validation examples; leave it out"
+            "data.validation_fraction: the partition itself lists validation examples; remove it"
         )
     train, validation = {}, {}
     for client, rows in federation.train.items():
@@ -36,14 +36,14 @@ def hold_out_validation(federation: Federation, fraction: float, seed: int) -> F
         train[client], validation[client] = rows[~held_out], rows[held_out]
     if not any(map(len, validation.values())):
         raise DataError(
-            "data.validation_fraction: no client has a second training example to hold out;"
-            " lower data.clients, or leave it out"
+            "data.validation_fraction: every client has at most one training example, so none"
+            " can be held out; lower data.clients, or remove data.validation_fraction"
         )
     return replace(federation, train=train, validation=validation)
 
 
 def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
-    """Draw the rows to hold out: at least one, unless there is only one; one is always kept.
+    """Draw the rows to hold out: at least one, unless there is only one; at least one is kept.
 
     A repeated row counts once: it must not be both trained on and held out.
     """
@@ -61,7 +61,7 @@ def partition_source(
 ) -> Federation:
     """Partition a data set among clients, each with training and test examples.
 
-    Clients have the names that the partition gives them, or are numbered; they are in natural order.
+    Clients are named by the partition or numbered, and are in natural order.
     ``validation_fraction`` of each client's training examples is held out for validation.
     """
     clients, seed = terms.clients, terms.seed
@@ -115,7 +115,7 @@ def partition_source(
 
 
 def replace_targets_by_groups(source: Source) -> Source:
-    """Return a source that partitions by label can use, whatever its task is."""
+    """Return a source that partitions by label can use, whatever its task."""
     if source.task == "classification":
         return source
     groups, count = group_examples(source.y, source.task)
@@ -132,7 +132,7 @@ def split_into_clients(
     validation_fraction: float = 0.0,
     names: Sequence[str] = (),
 ) -> Federation:
-    """Make a federation of a source that holds the data of each client one after the other.
+    """Make a federation from a source that holds the data of one client after the other.
 
     Client i has the next ``sizes[i]`` examples. The first ``train_sizes[i]`` of them are for
     training or, if that is None, a random ``train_fraction``. Without names, clients are numbered.

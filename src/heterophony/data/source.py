@@ -25,7 +25,7 @@ GROUPS = 10  # of equal size, by which the targets of a regression are partition
 def parse_targets(
     y: NDArray[Any], task: TaskName, name: str
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Check the targets of a task; return them as stored, and the names of classes or targets."""
+    """Check the targets of a task; return them in stored form, and the names of classes or targets."""
     number = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
     whole = np.issubdtype(y.dtype, np.integer)
     if task == "classification":
@@ -84,10 +84,10 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
 def number_text_labels(
     texts: Sequence[Any], classes: int | Sequence[str] | None, where: str
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Number labels that are the names of classes: in the given order, else sorted; return the names too."""
+    """Number labels that are names of classes: in the given order, else sorted; also return the names."""
     if isinstance(classes, int):
         raise ConfigError(
-            f"data.classes: the labels of {where} are names; list them, or leave it out"
+            f"data.classes: the labels of {where} are names; list the names, or remove data.classes"
         )
     names = list(classes or sorted(set(texts)))
     positions = {name: i for i, name in enumerate(names)}
@@ -102,7 +102,7 @@ def number_text_labels(
 def parse_text_labels(
     labels: Sequence[str], name: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Number labels that are text: as they say if all are numbers, else as sorted names."""
+    """Number labels that are text: by their value if all are numbers, else in sorted order."""
     check_labels_given(labels, name)
     texts = [label.strip() for label in labels]
     if all(text.isdecimal() for text in texts):
@@ -116,11 +116,11 @@ def check_labels_given(labels: Sequence[Any], where: str) -> None:
     """Raise DataError if the label of a row is missing."""
     for row, label in enumerate(labels, 1):
         if is_missing(label):
-            raise DataError(f"{where}, row {row}: the label is missing; leave out the row")
+            raise DataError(f"{where}, row {row}: the label is missing; remove the row")
 
 
 def name_odd_label(y: NDArray[Any]) -> str:
-    """Name the first label that is no whole number."""
+    """Describe the first label that is not a whole number."""
     if y.ndim != 1 or not y.size:
         return ""
     numbers = np.issubdtype(y.dtype, np.floating)
@@ -129,7 +129,7 @@ def name_odd_label(y: NDArray[Any]) -> str:
 
 
 def suggest_task(y: NDArray[Any]) -> str:
-    """Name the tasks that such targets can be for."""
+    """Name the tasks for which such targets can be used."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
         return "; for numbers give task='regression' (data.task)"
     if y.ndim == 2:
@@ -144,9 +144,9 @@ def number_names(count: int) -> tuple[str, ...]:
 def choose_target_names(
     names: tuple[str, ...], task: TaskName, classes: int | Sequence[str]
 ) -> tuple[str, ...]:
-    """Replace the names that the targets of a task have by those that a user gave."""
+    """Replace the names of a task's targets by those that a user gave."""
     if task == "regression":
-        raise ConfigError("data.classes: a regression has none; leave it out")
+        raise ConfigError("data.classes: a regression has no classes; remove it")
     given = number_names(classes) if isinstance(classes, int) else tuple(classes)
     if task == "multilabel" and len(given) != len(names):
         raise ConfigError(
@@ -160,10 +160,10 @@ def choose_target_names(
 
 
 def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], int]:
-    """Cut examples into groups that partitions by label use in place of classes; return how many.
+    """Cut examples into groups that replace classes in partitions by label; return groups and their number.
 
     A regression has groups of equal size, by its first target; an example with several labels is in
-    the group of its first one; sequences are one group.
+    the group of its first one; sequences form one group.
     """
     if task == "regression":
         rank = np.argsort(np.argsort(y[:, 0], kind="stable"), kind="stable")
@@ -176,7 +176,7 @@ def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], 
 
 
 def count_targets(y: NDArray[Any], task: TaskName, names: int) -> NDArray[np.int64]:
-    """Count the examples of each class or label, or the tokens; of a regression, all examples."""
+    """Count the examples of each class or label, the tokens of sequences, or all examples of a regression."""
     if task == "multilabel":
         return np.asarray(y.sum(0), np.int64)
     if task == "regression":
@@ -186,7 +186,7 @@ def count_targets(y: NDArray[Any], task: TaskName, names: int) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class Source:
-    """Examples as stored, their targets, and what the data set says about them."""
+    """Examples in stored form, their targets, and what the data set specifies about them."""
 
     name: str
     x: NDArray[Any]
@@ -197,7 +197,7 @@ class Source:
     users: NDArray[np.int64] | None = None  # the user each example comes from, if known
     user_names: tuple[str, ...] = ()
     task: TaskName = "classification"
-    remark: str = ""  # how it differs from the published data set of its name
+    remark: str = ""  # differences from the published data set of the same name
     columns: Columns = Columns()  # of a table: x then has NaN where a value is missing
     record: Record | None = None  # of packed examples: what a row of x holds
 
@@ -221,7 +221,7 @@ class Source:
 def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Source:
     """Return the source with these classes; without them, its labels must be 0, 1, … without gaps.
 
-    The largest label alone does not say how many classes there are: labels 1, 2, 3 may be three.
+    The largest label does not determine the number of classes: labels 1, 2, 3 may be three.
     """
     if source.task != "classification":
         return (
@@ -248,7 +248,7 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
 
 
 def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    """Check and convert ``data.classes``: the names of the classes, or how many there are."""
+    """Check and convert ``data.classes``: the names of the classes, or their number."""
     if isinstance(classes, int) and classes > MAX_CLASSES:
         raise ConfigError(f"data.classes: must be at most {MAX_CLASSES}, not {classes}")
     names = [str(i) for i in range(classes)] if isinstance(classes, int) else classes
@@ -259,12 +259,12 @@ def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-CLIENT = "client"  # the column or array that names clients, unless ``data.users`` says another
+CLIENT = "client"  # the column or array that names clients, unless ``data.users`` is set
 T = TypeVar("T")
 
 
 def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
-    """Return the source with the client of each example; the clients' names are in natural order."""
+    """Return the source with the client of each example; client names are in natural order."""
     given: list[object] = clients.tolist() if hasattr(clients, "tolist") else list(clients)
     if len(given) != len(source.y):
         raise DataError(
@@ -285,7 +285,7 @@ def number_clients(
         if known.setdefault(name, value) != value:
             raise DataError(
                 f"{where}, row {row}: {value!r} and {known[name]!r} would both be client '{name}';"
-                " write it in one way"
+                " write the name in one way"
             )
         found.append(name)
     names = sort_names(known)
@@ -294,7 +294,7 @@ def number_clients(
 
 
 def parse_client_name(value: Any, where: str) -> str:
-    """Convert what names a client to text: a text or a number."""
+    """Convert the name of a client, a text or a number, to text."""
     if not isinstance(value, str) and is_missing(value):
         value = ""
     if isinstance(value, bytes):
@@ -307,7 +307,7 @@ def parse_client_name(value: Any, where: str) -> str:
 
 
 def check_client_name(name: str, where: str) -> str:
-    """Return the name, or raise an error if no client can have it."""
+    """Return the name, or raise an error if it is not allowed for a client."""
     if name == POOLED_CLIENT:
         raise DataError(f"{where}: '{name}' stands for all clients together; rename the client")
     try:
@@ -318,7 +318,7 @@ def check_client_name(name: str, where: str) -> str:
 
 
 def check_names_on_boards(names: Iterable[str]) -> None:
-    """Refuse names that cannot be in topics, certificates and commands; simulations take any."""
+    """Refuse names that cannot appear in topics, certificates and commands; simulations accept any."""
     for name in names:
         if not NAME_PATTERN.fullmatch(name):
             raise DataError(
@@ -327,14 +327,14 @@ def check_names_on_boards(names: Iterable[str]) -> None:
 
 
 def check_plain_name(name: str) -> str:
-    """Return the name, or raise an error if no client with its own folder can have it."""
+    """Return the name, or raise an error if it is not allowed for a client with its own folder."""
     if not NAME_PATTERN.fullmatch(name):
         raise DataError(f"'{name}' cannot be a client's name; {NAME_RULE}")
     return name
 
 
 def name_own_clients(own: Iterable[tuple[object, T]]) -> dict[str, T]:
-    """Return what each client holds by its name as text, in natural order; every name is of one."""
+    """Return the data of each client by its name as text, in natural order; raise if two have one name."""
     by_name: dict[str, T] = {}
     for client, held in own:
         name = parse_client_name(client, "clients")

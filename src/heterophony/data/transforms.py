@@ -32,14 +32,14 @@ class Transform:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Transform:
-        """Rebuild a transform from the dict that ``dataclasses.asdict`` made of it."""
+        """Rebuild a transform from the result of ``dataclasses.asdict``."""
         train, test = Scale.from_dict(values["train"]), Scale.from_dict(values["test"])
         moves = values["moves"] and RandomImageTransform(**values["moves"])
         return cls(values["name"], train, test, moves)
 
 
 def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-100, and Tiny ImageNet at 32x32. Training and test constants differ, as in the work."""
+    """CIFAR-100, and Tiny ImageNet at 32x32; training and test constants differ, as in the paper."""
     if shape != (3, 32, 32):
         raise make_shape_error("fedavg2rep", "3x32x32", shape)
     train = Scale(255.0, (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -48,7 +48,7 @@ def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
 
 
 def feddecomp(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-10 without augmentation; CIFAR-100 and Tiny ImageNet with, the latter without crops."""
+    """CIFAR-10 without augmentation; CIFAR-100 and Tiny ImageNet with it, the latter without crops."""
     if shape not in ((3, 32, 32), (3, 64, 64)):
         raise make_shape_error("feddecomp", "3x32x32 or 3x64x64", shape)
     if shape == (3, 32, 32) and classes <= 10:
@@ -65,7 +65,7 @@ TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], Transform]] = {
 
 
 def build_transform(name: str, x: Tensor, classes: int, frozen: bool = False) -> Transform | None:
-    """Return the named transform for these examples; None for the data set's own scale."""
+    """Return the named transform for these examples; None keeps the data set's own scale."""
     make = choose({UNCHANGED: None, **TRANSFORMS}, name, "data.transform")
     shape = tuple(x.shape[1:])
     transform = None if make is None else make(shape, classes)
@@ -97,7 +97,7 @@ CHUNK_SIZE = 500  # images at a time: as floats they take four times the memory 
 
 @dataclass(frozen=True)
 class Rotation(SeededRule):
-    """Rotate each client's images by an angle of its own, drawn between ±``degrees``."""
+    """Rotate the images of each client by its own angle, drawn between ±``degrees``."""
 
     degrees: float = setting(45.0, "the largest angle", low=0, high=180)
 
@@ -117,7 +117,7 @@ class Rotation(SeededRule):
         )
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Rotate the images with bilinear interpolation; outside their edges is 0."""
+        """Rotate the images with bilinear interpolation; values outside their edges are 0."""
         a, aspect = radians(self.draw_angle(client)), x.shape[3] / x.shape[2]
         # the grid spans -1 … 1 along both sides: an image that is not square must not be sheared
         matrix = torch.tensor([[cos(a), -sin(a) / aspect, 0.0], [sin(a) * aspect, cos(a), 0.0]])
@@ -147,7 +147,7 @@ class Noise(SeededRule):
         return float(make_generator(self.seed, "noise", client).uniform(0, self.level))
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Add the noise. It is drawn once, so every epoch sees the same."""
+        """Add the noise, which is drawn once, so that it is the same in every epoch."""
         draw = make_generator(self.seed, "noise", client, part)
         deviation = unit * self.draw_deviation(client)
 
@@ -170,19 +170,19 @@ def build_skew(values: Mapping[str, Any]) -> Skew:
 
 
 def describe_skew(how: Skew) -> dict[str, Any]:
-    """Return the configuration that ``build_skew`` builds this skew from."""
+    """Return the configuration from which ``build_skew`` builds this skew."""
     kind = next(name for name, cls in SKEWS.items() if isinstance(how, cls))
     return {"kind": kind, **asdict(how)}
 
 
 def restore_dtype(x: Tensor, like: Tensor, unit: float) -> Tensor:
-    """Convert altered examples back to the type they are stored in."""
+    """Convert altered examples back to their stored type."""
     return x.clamp(0, unit).round().to(like.dtype) if like.dtype == torch.uint8 else x
 
 
 @dataclass(frozen=True, eq=False)
 class SkewedSamples(Samples):
-    """Samples of one client with feature skew, computed at first use."""
+    """Samples of one client with feature skew, computed on first use."""
 
     view: Callable[[Tensor], Tensor] = lambda x: x
 
@@ -192,7 +192,7 @@ class SkewedSamples(Samples):
         return self.view(super().get_all_stored())
 
     def select_examples(self, at: Tensor) -> Samples:
-        """Select among the altered examples: noise depends on all examples of the client."""
+        """Select among the altered examples, as noise depends on all examples of the client."""
         return Samples(self.skewed, self.labels, self.scale, at, self.image_transform)
 
     def get_stored(self, at: Tensor) -> Tensor:

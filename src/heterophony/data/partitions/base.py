@@ -1,4 +1,4 @@
-"""The interface of a partition: a function of the data set and a seed, and nothing else.
+"""The interface of partitions and skews; a partition is a function only of the data set and a seed.
 
 A partition implements ``deal`` if labels are enough for it, or ``allot`` if it needs the data set.
 """
@@ -32,7 +32,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Terms:
-    """The settings that every partition is given."""
+    """The settings that are passed to every partition."""
 
     clients: int
     train_fraction: float = 0.75  # of each client's examples, unless the partition decides itself
@@ -44,7 +44,7 @@ class Terms:
 
 @runtime_checkable
 class LabelPartition(Protocol):
-    """A partition that needs labels only. Each client's examples are split afterwards."""
+    """A partition that needs only labels; each client's examples are split afterwards."""
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -54,7 +54,7 @@ class LabelPartition(Protocol):
 
 @runtime_checkable
 class DatasetPartition(Protocol):
-    """A partition that needs the data set, and itself splits training and test examples."""
+    """A partition that needs the data set, and splits training and test examples itself."""
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         """Return the rows of each client."""
@@ -65,13 +65,13 @@ Partition = LabelPartition | DatasetPartition
 
 @dataclass(frozen=True, kw_only=True)
 class SeededRule:
-    """Base of partitions and skews: their seed can stay fixed while that of the run varies."""
+    """Base of partitions and skews; their seed can stay fixed while that of the run varies."""
 
-    seed: int | None = setting(None, "seed of this alone; default: the run's seed", low=0)
+    seed: int | None = setting(None, "seed of this rule only; default: the run's seed", low=0)
 
 
 def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
-    """Compute the rows of each client, with either kind of partition."""
+    """Compute the rows of each client, for either kind of partition."""
     if isinstance(partition, DatasetPartition):
         return partition.allot(source, terms)
     draw, classes = make_generator(terms.seed, "partition"), len(source.labels)
@@ -120,7 +120,7 @@ def partition_test_set(
 
 
 def apportion(n: int, weights: Indices) -> Indices:
-    """Divide ``n`` items in proportion to integer weights, by largest remainder; first wins ties."""
+    """Divide ``n`` items in proportion to integer weights, by largest remainder; the first wins ties."""
     total = int(weights.sum())
     parts, rest = np.divmod(n * weights, total)
     order = np.argsort(-rest, kind="stable")

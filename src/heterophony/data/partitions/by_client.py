@@ -1,4 +1,4 @@
-"""Partitions that data or a file name client by client."""
+"""Partitions that the data, or a file, define client by client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Make users of the data set clients; if there are more, choose among those with enough examples."""
+    """Make the users of the data set clients; if there are too many, choose among those with enough examples."""
 
     min_size: int = setting(2, "fewest examples a user must have", low=2)
     min_train: int = setting(1, "fewest training examples a user must have", low=1)
@@ -34,9 +34,11 @@ class Natural(SeededRule):
     )
     gap: int = setting(0, "with in_order: examples to drop between training and test", low=0)
     train_windows: int | None = setting(
-        None, "keep so many consecutive training examples, from a random start", low=1
+        None, "number of consecutive training examples to keep, from a random start", low=1
     )
-    test_windows: int | None = setting(None, "the same for test examples", low=1)
+    test_windows: int | None = setting(
+        None, "number of consecutive test examples to keep, from a random start", low=1
+    )
     iid: bool = setting(False, "pool the examples of all users, and divide them equally")
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ class Natural(SeededRule):
                 f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
                 f" {source.name} have enough examples"
                 + (f", '{lacking[0]}' has not" if lacking else "")
-                + "; lower data.clients, or what data.partition asks of a user"
+                + "; lower data.clients, or the sizes that data.partition requires of a user"
             )
         order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]
         return [self.draw_windows(shares[user], terms.seed, i) for i, user in enumerate(order)]
@@ -65,7 +67,7 @@ class Natural(SeededRule):
         if source.users is None:
             raise DataError(
                 f"{source.name} has no users: data.partition.kind = 'natural' needs a data set"
-                " that says whose each example is"
+                " that names the user of each example"
             )
         count = max(int(source.users.max()) + 1, len(source.user_names))
         names = [*source.user_names, *map(str, range(len(source.user_names), count))]
@@ -117,7 +119,7 @@ ClassProportions = NDArray[np.float64]  # of one client, for every class
 
 @dataclass(frozen=True)
 class PerClientDirichlet(SeededRule):
-    """Draw a distribution over classes for each client, and examples by it from the official sets.
+    """Draw a class distribution for each client, and draw its examples from the official sets accordingly.
 
     Clients draw independently, so they may hold the same examples. NumPy's legacy generator
     reproduces the authors' partitions exactly for the same seed.
@@ -160,7 +162,7 @@ class PerClientDirichlet(SeededRule):
         return Share(np.concatenate(train), np.concatenate(test))
 
     def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
-        """Round the number of examples of each class; stop when the client has ``size``."""
+        """Round the number of examples of each class; stop when the client has ``size`` examples."""
         counts, left = [], size
         for share in mix:
             counts.append(min(int(size * share + 0.5), left))
@@ -210,13 +212,13 @@ class FromFile:
             check_share(share, f"{path}: client {client}", len(source.y))
         if data_sha256 is not None and data_sha256 != digest_examples(source.x, source.y):
             raise DataError(
-                f"{path} was written for other data than {source.name} here (data_sha256 differs)"
+                f"{path} was written for other data than this {source.name} (data_sha256 differs)"
             )
         return list(shares.values())
 
 
 def check_share(share: Share, who: str, examples: int) -> None:
-    """Check that all rows exist and none is used twice. (Test examples may repeat.)"""
+    """Raise an error if a row does not exist or is used twice; test examples may repeat."""
     for part in REQUIRED_PARTS:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
@@ -244,7 +246,7 @@ def write_partition(
     data_sha256: str,
     nets: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a partition as JSON or ``.npz``, by the suffix of the path; in JSON, with clients' nets."""
+    """Write a partition as JSON or ``.npz``, by the suffix of the path; JSON includes the clients' nets."""
     if path.suffix == ".npz":
         whole = io.BytesIO()
         content: dict[str, Any] = pack_shares(clients)
@@ -266,7 +268,7 @@ def encode_share(share: Share) -> dict[str, Any]:
 
 
 def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
-    """Concatenate the rows of all clients, with the number of each."""
+    """Concatenate the rows of all clients, and count the rows of each."""
     out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
     for part in PARTS:
         rows = [getattr(s, part) for s in clients.values()]
@@ -276,7 +278,7 @@ def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
 
 
 def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    """Read each client's rows and, if given, the digest of the data they refer to."""
+    """Read each client's rows and, if given, the digest of the data to which they refer."""
     try:
         return read_npz_partition(path) if path.suffix == ".npz" else read_json_partition(path)
     except DataError:
@@ -304,11 +306,13 @@ def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def make_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary; refuse a key that is there twice, instead of dropping the first."""
+    """Make a dictionary; refuse a key that occurs twice instead of dropping its first value."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise DataError(f"data.partition.path: the file has '{key}' twice; keep one of them")
+            raise DataError(
+                f"data.partition.path: the file contains '{key}' twice; remove one of them"
+            )
         found[key] = value
     return found
 
@@ -329,7 +333,7 @@ def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def parse_rows(rows: Any, who: str) -> Indices:
-    """Convert rows to an array; anything but whole numbers is refused, not rounded."""
+    """Convert rows to an array; anything but whole numbers is refused rather than rounded."""
     array = np.asarray(rows)
     if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
         raise DataError(f"{who}: rows must be a list of whole numbers")

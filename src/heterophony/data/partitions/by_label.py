@@ -29,7 +29,7 @@ class IID(SeededRule):
 
 @dataclass(frozen=True)
 class Quantity(SeededRule):
-    """Shuffle the examples; give each client ``min_size``, and a Dirichlet share of the rest."""
+    """Shuffle the examples; give each client ``min_size`` of them, and a Dirichlet share of the rest."""
 
     alpha: float = setting(0.5, "small: very unequal sizes; large: equal ones", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
@@ -54,7 +54,7 @@ class Quantity(SeededRule):
 
 @dataclass(frozen=True)
 class Classes(SeededRule):
-    """Give every client examples of ``per_client`` classes."""
+    """Give each client examples of ``per_client`` classes."""
 
     per_client: int = setting(2, "classes that a client holds", low=1)
     balanced: bool = setting(True, "divide a class equally among its clients, or at random")
@@ -68,7 +68,8 @@ class Classes(SeededRule):
     ) -> list[Indices]:
         if self.per_client > classes:
             raise ConfigError(
-                f"data.partition.per_client: {self.per_client} classes each, but there are {classes}"
+                f"data.partition.per_client: must be at most the number of classes"
+                f" ({classes}), not {self.per_client}"
             )
         sizes, budget = np.bincount(labels, minlength=classes), np.full(clients, self.per_client)
         holders = -(-clients * self.per_client // classes)
@@ -101,11 +102,12 @@ class Classes(SeededRule):
 
 @dataclass(frozen=True)
 class Shards(SeededRule):
-    """Give every client equally large shards of ``per_client`` random classes."""
+    """Give each client equally large shards of ``per_client`` random classes."""
 
     per_client: int = setting(5, "classes that a client holds", low=1)
     mode: Literal["disjoint", "overlapping"] = setting(
-        "disjoint", "each example goes to one client; or clients overlap, as in FedAvg2Rep's code"
+        "disjoint",
+        "disjoint: each example goes to one client; overlapping: as in FedAvg2Rep's code",
     )
 
     def __post_init__(self) -> None:
@@ -116,7 +118,8 @@ class Shards(SeededRule):
     ) -> list[Indices]:
         if self.per_client > classes:
             raise ConfigError(
-                f"data.partition.per_client: {self.per_client} classes each, but there are {classes}"
+                f"data.partition.per_client: must be at most the number of classes"
+                f" ({classes}), not {self.per_client}"
             )
         if self.mode == "overlapping":
             return self.partition_overlapping(labels, classes, clients, draw)
@@ -125,7 +128,7 @@ class Shards(SeededRule):
     def partition_disjoint(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """In each pass, give a random permutation of all classes to the next clients."""
+        """In each pass, deal a random permutation of all classes to the next clients."""
         passes, uneven = divmod(clients * self.per_client, classes)
         if uneven or classes % self.per_client:
             raise ConfigError(
@@ -149,8 +152,9 @@ class Shards(SeededRule):
     ) -> list[Indices]:
         """Take the first examples of the client's classes, as the published experiments do.
 
-        Their code marks positions as taken but looks them up by shuffled numbers. Taken examples
-        thus stay available, and with many classes all clients hold mostly the first examples.
+        Their code marks positions as taken but looks them up by shuffled numbers. Examples thus
+        remain available after they are taken, and with many classes all clients hold mostly the
+        first examples.
         """
         shuffled, taken = draw.permutation(len(labels)), np.zeros(len(labels), bool)
         parts: list[Indices] = []
@@ -165,13 +169,14 @@ class Shards(SeededRule):
 
 @dataclass(frozen=True)
 class Dirichlet(SeededRule):
-    """Divide each class in Dirichlet proportions; a client that has its fair share gets no more."""
+    """Divide each class in Dirichlet proportions; a client that has its fair share receives no more."""
 
     alpha: float = setting(0.1, "small: very different labels; large: similar labels", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
-    max_retries: int = setting(2000, "how many partitions to draw before giving up", low=1)
+    max_retries: int = setting(2000, "number of partitions to draw before giving up", low=1)
     top_up: bool = setting(
-        False, "take the first draw and move examples from the largest clients to too small ones"
+        False,
+        "keep the first draw, and move examples from the largest clients to those with too few",
     )
 
     def __post_init__(self) -> None:
@@ -207,7 +212,7 @@ class Dirichlet(SeededRule):
         out = np.zeros((len(sizes), clients + 1), np.int64)
         for c, n in enumerate(sizes):
             share = draw.dirichlet(np.full(clients, self.alpha)) * (held < fair)
-            if not n:  # nothing to cut, and perhaps every client has its fair share
+            if not n:  # nothing to divide, and every client may already have its fair share
                 continue
             if share.sum() <= 0:  # all shares are too small for a float
                 share = (held < fair).astype(float)

@@ -1,4 +1,4 @@
-"""What a configuration asks of users' data, and the clients that data name."""
+"""Users' arrays: ``.npz`` files, MedMNIST, and data sets of torch, with the clients that they name."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Request:
 
 @dataclass(frozen=True)
 class NamedClients:
-    """The clients that data name."""
+    """The clients that the data name."""
 
     names: tuple[str, ...]
-    has_split: bool = False  # each of them has training and test examples of its own
+    has_split: bool = False  # each of them has its own training and test examples
 
 
 NO_CLIENTS = NamedClients(())
@@ -60,8 +60,8 @@ def read_npz(
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
-    ``client``, if it is there, has the name of each example's client; ``users`` is another name of
-    that array. Numbers are not rearranged if one example has the given shape already.
+    ``client``, if it exists, has the name of each example's client; ``users`` is another name for
+    that array. Numbers are not rearranged if an example already has the given shape.
     """
     arrays = load_npz_arrays(path, users or CLIENT)
     try:
@@ -76,22 +76,22 @@ def read_npz(
 
 
 def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in an ``.npz``; none if it does not say whose examples are."""
+    """Return the names of the clients in an ``.npz``; none if it does not name the client of each example."""
     wanted = list_name_arrays(users or CLIENT)
     try:
         arrays = load_npz(path, wanted.__contains__)
         return number_clients((c for names in arrays.values() for c in names.tolist()), "")[1]
-    except Exception:  # reading the examples will say what is wrong with the file
+    except Exception:  # reading the examples will report what is wrong with the file
         return ()
 
 
 def list_name_arrays(name: str) -> tuple[str, str, str]:
-    """List the arrays of an ``.npz`` that name clients: of all examples, or of each part."""
+    """List the arrays of an ``.npz`` that name clients: one for all examples, or one per part."""
     return (name, f"{name}_train", f"{name}_test")
 
 
 def join_client_names(arrays: Arrays, path: Path, users: str | None) -> list[Any] | None:
-    """Return what names the client of every example; None if there are no names."""
+    """Return the client name of every example; None if there are no names."""
     name = users or CLIENT
     parts = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
     if not any(f"{name}{part}" in arrays for part in parts):
@@ -123,7 +123,7 @@ def list_arrays(path: Path) -> set[str]:
     try:
         with open_regular_file(path) as opened, ZipFile(opened) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, BadZipFile):  # whoever reads the arrays says what is wrong
+    except (OSError, BadZipFile):  # reading the arrays will report what is wrong
         return set()
 
 
@@ -187,8 +187,8 @@ def wrap_arrays(
 ) -> Source:
     """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
 
-    Numbers N×H×W×C with up to 4 channels are images too, unless one example must have ``shape``.
-    Errors of labels name the ``path``, if there is one.
+    Numbers N×H×W×C with up to 4 channels are images too, unless examples must have ``shape``.
+    Errors about labels name the ``path``, if there is one.
     """
     x, y = np.asarray(x), np.asarray(y)
     y, names = parse_targets(y, task, name if path is None else str(path))
@@ -223,7 +223,7 @@ def has_channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
-    """Read a folder with one ``.npz`` per user, named as the user."""
+    """Read a folder with one ``.npz`` per user, which has the user's name."""
     paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
     files = [load_npz_arrays(p) for p in paths]
     if len({"x_test" in f for f in files}) > 1:
@@ -258,7 +258,7 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
 def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
-    A ``DataLoader`` counts as its data set. Anything else is returned unchanged.
+    A ``DataLoader`` is replaced by its data set. Anything else is returned unchanged.
     """
     if isinstance(data, dict) and data.keys() == {"train", "test"}:
         data = (data["train"], data["test"])
@@ -281,7 +281,7 @@ def is_array(value: object) -> bool:
 
 
 def to_array(value: Any) -> NDArray[Any]:
-    """Convert to an array; a tensor may need a gradient or be on another device."""
+    """Convert to an array, even a tensor that needs a gradient or is on another device."""
     return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
 
@@ -312,7 +312,7 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
 
 
 def split_example(item: Any) -> tuple[Any, Any]:
-    """Return the example and the label of an item: a pair, or a dict that has ``labels`` too."""
+    """Return the example and the label of an item: a pair, or a dict that includes ``labels``."""
     if not isinstance(item, Mapping):
         x, y = item
         return x, y
@@ -323,7 +323,7 @@ def split_example(item: Any) -> tuple[Any, Any]:
 
 
 def describe_example(x: Any) -> str:
-    """Describe what must be the same in all examples; the length of a sequence may differ."""
+    """Describe what all examples must have in common; the length of a sequence may differ."""
     if isinstance(x, Mapping):
         return f"a dict of {', '.join(x)}"
     if isinstance(x, tuple):
@@ -332,7 +332,7 @@ def describe_example(x: Any) -> str:
 
 
 def stack_parts(xs: Sequence[Any]) -> Any:
-    """Stack examples: each array of a dict or tuple by itself; sequences stay a list."""
+    """Stack examples: each array of a dict or tuple separately; sequences stay in a list."""
     if isinstance(xs[0], Mapping):
         return {k: stack_parts([np.asarray(x[k]) for x in xs]) for k in xs[0]}
     if isinstance(xs[0], tuple):
@@ -341,7 +341,7 @@ def stack_parts(xs: Sequence[Any]) -> Any:
 
 
 def parse_label(label: Any) -> int:
-    """Convert a label to a number; tensors and NumPy numbers too, but no fractions."""
+    """Convert a label to a number, including tensors and NumPy numbers but not fractions."""
     if (number := int(label)) != label:
         raise ValueError(f"label {label}")
     return number

@@ -25,7 +25,7 @@ FILE = Path(
 
 
 def read_digits(path: Path | None = None) -> Source:
-    """Read the digits. They are part of scikit-learn, so ``path`` is not used."""
+    """Read the digits, which are part of scikit-learn, so ``path`` is not used."""
     rows = np.loadtxt(find_digits_file(), delimiter=",", dtype=np.uint8)
     x, y = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].astype(np.int64)
     names = tuple(str(i) for i in range(10))
@@ -33,7 +33,7 @@ def read_digits(path: Path | None = None) -> Source:
 
 
 def find_digits_file() -> Path:
-    """Find the file in the installed scikit-learn without importing it, which takes a second."""
+    """Find the file in the installed scikit-learn without importing it, which would take a second."""
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         if (Path(folder) / FILE).is_file():
@@ -49,7 +49,7 @@ SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred
 
 
 def read_photos(path: Path | None = None) -> Source:
-    """Cut overlapping patches; their class is one of five horizontal bands of a photograph."""
+    """Cut overlapping patches; the class is one of five horizontal bands of a photograph."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
@@ -69,7 +69,7 @@ def read_photos(path: Path | None = None) -> Source:
 
 
 def shrink(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
-    """Average blocks of ``times`` × ``times`` pixels; cut off the rest at the edges."""
+    """Average blocks of ``times`` × ``times`` pixels; cut off the remainder at the edges."""
     height, width = (side // times for side in image.shape[:2])
     blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)
     means: NDArray[np.float64] = blocks.mean((1, 3))
@@ -126,7 +126,7 @@ def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
 
 
 def draw_images(source: Source) -> Source:
-    """Draw images of the official training and test set by a fixed seed, in their order."""
+    """Draw images of the official training and test set with a fixed seed, in their order."""
     train = len(source.y) if source.official is None else source.official
     rng = np.random.default_rng(DRAW_SEED)
     most_train, most_test = (n * len(source.labels) for n in (TRAIN_PER_CLASS, TEST_PER_CLASS))
@@ -139,7 +139,7 @@ def draw_images(source: Source) -> Source:
 def draw_rows(
     rng: np.random.Generator, start: int, stop: int, count: int
 ) -> NDArray[np.signedinteger[Any]]:
-    """Draw so many rows between two others, in order; all of them if there are no more."""
+    """Draw ``count`` rows between two others, in order; return all if there are no more than that."""
     return start + np.sort(rng.permutation(stop - start)[:count])
 
 

@@ -1,4 +1,4 @@
-"""Data with clients of their own: PFLlib folders and UCI HAR."""
+"""Data that come divided among clients: PFLlib folders and UCI HAR."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def is_whole(y: NDArray[Any]) -> bool:
 
 
 def read_class_count(path: Path) -> int | None:
-    """Return the number of classes in ``config.json``; None if it does not say."""
+    """Return the number of classes in ``config.json``; None if it is not given."""
     if not (path / CONFIG).exists():
         return None
     try:
@@ -131,7 +131,7 @@ def is_har(path: Path) -> bool:
 
 
 def list_har_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the subjects. Each is in the training set or in the test set, never in both."""
+    """Return the subjects; each is in the training set or in the test set, never in both."""
     subjects = np.concatenate([read_column(path, part, "subject") for part in PARTS])
     return NamedClients(number_clients(subjects.tolist(), str(path))[1])
 

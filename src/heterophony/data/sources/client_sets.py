@@ -1,4 +1,4 @@
-"""Data sets whose examples come from writers, celebrities, domains, subjects or cameras: these are the clients."""
+"""Data sets divided by writers, celebrities, domains, subjects or cameras, which become the clients."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ DIGIT5_DRAWN = (25_000, 9_000)  # training and test images of a domain, as in th
 
 
 def read_digit5(path: Path | None = None) -> Source:
-    """Read digits from five domains; of a domain with more images, a part is drawn by a fixed seed."""
+    """Read digits from five domains; a domain with more images is reduced by a draw with a fixed seed."""
     local = find_or_download(DIGIT5_FILES, path)
     folder = local / "Digit5" if (local / "Digit5").is_dir() else local
     parts: list[list[tuple[NDArray[np.uint8], NDArray[np.int64]]]] = [[], []]
@@ -153,13 +153,13 @@ def load_mat(path: Path) -> dict[str, Any]:
 
     try:
         content: dict[str, Any] = loadmat(io.BytesIO(read_regular_file(path, DATA_LIMIT)))
-    except Exception as error:  # a damaged file can end in almost any
+    except Exception as error:  # a damaged file can raise almost any error
         raise DataError(f"{path} cannot be read ({summarise_error(error)})") from None
     return content
 
 
 def to_colour(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return images as bytes N×3×32×32; grey ones get three equal channels."""
+    """Return images as bytes N×3×32×32; grey images get three equal channels."""
     from PIL import Image
 
     x = np.asarray(x).astype(np.uint8)
@@ -225,7 +225,7 @@ DOMAINNET_FILES = DatasetFiles(
 
 
 def read_domainnet(path: Path | None = None) -> Source:
-    """Read pictures of objects from those of the six domains that are there."""
+    """Read pictures of objects from those of the six domains that exist in the folder."""
     folder = find_or_download(DOMAINNET_FILES, path)
     names: dict[int, str] = {}
     parts: dict[str, list[Picture]] = {"train": [], "test": []}
@@ -344,7 +344,7 @@ def read_pamap2(path: Path | None = None) -> Source:
 
 
 def read_recording(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read the signals and the activity of every row; a lost value is that of the row before."""
+    """Read the signals and the activity of every row; a lost value is replaced by that of the previous row."""
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()
         table = np.loadtxt(io.StringIO(text), np.float32, ndmin=2)

@@ -34,7 +34,7 @@ class RemoteFile:
 
 
 def download_file(remote: RemoteFile, folder: Path) -> Path:
-    """Return the file in the folder; download it if it is missing or not the published one."""
+    """Return the file in the folder; download it if it is missing or is not the published one."""
     import pooch  # type: ignore[import-untyped]  # imported only for downloads
 
     pooch.get_logger().setLevel(logging.WARNING)
@@ -54,7 +54,7 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Remove a compressed download, with an error, if its content is not the published one."""
+    """Delete a compressed download and raise an error if its content is not the published one."""
     try:
         content = decompress_gzip(path.read_bytes())
     except (OSError, EOFError, zlib.error):  # not gzip: a login page, half a file
@@ -152,7 +152,7 @@ def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def explain_failure(error: Exception) -> str:
-    """Say in a few words why a download failed."""
+    """Return in a few words why a download failed."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return "its checksum is not the published one"
@@ -165,7 +165,7 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's packages of data sets
 class DatasetFiles:
     """The files of a data set, and where they can be downloaded.
 
-    Each of ``alternatives`` is a list of files below a folder that together are the data set. A
+    Each of ``alternatives`` is a list of files below a folder that together form the data set. A
     file may have ``.gz`` appended; ``*`` matches any name.
     """
 
@@ -196,7 +196,7 @@ class DatasetFiles:
 
 
 def list_cache_folders() -> list[Path]:
-    """List the folders for data sets; downloads go to the first."""
+    """List the folders for data sets; downloads go to the first one."""
     own = os.environ.get("HETEROPHONY_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     shared = Path(base).expanduser() / "heterophony"
@@ -216,7 +216,7 @@ def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
 
 
 def download_to_cache(wanted: DatasetFiles) -> Path:
-    """Download into the first cache; say where it looked if that fails."""
+    """Download into the first cache folder; if that fails, list in the error where files were looked for."""
     looked = " and ".join(map(str, wanted.list_search_paths()))
     missing = f"data set '{wanted.folder}' is not on this machine (looked in {looked})"
     if not wanted.remote_files:
@@ -237,5 +237,5 @@ def is_present(folder: Path, name: str) -> bool:
 
 
 def find_missing_file(folder: Path, names: Sequence[str]) -> str:
-    """Return the first of these files that the folder lacks."""
+    """Return the first of these files that is missing in the folder."""
     return next(name for name in names if not is_present(folder, name))

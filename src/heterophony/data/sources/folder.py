@@ -50,7 +50,7 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Read an image file as it is."""
+    """Read an image file without changing its size."""
     try:
         return read_regular_file(path, IMAGE_LIMIT)
     except OSError as error:
@@ -67,7 +67,7 @@ TEST_FOLDERS = ("test", "val")
 
 
 def read_image_folder(path: Path) -> Source:
-    """Read all images below a folder; the names of their folders are the classes."""
+    """Read all images below a folder, with the names of their folders as classes."""
     train, test = list_train_and_test_images(path)
     files = [*train, *test]
     labels = sorted({f.parent.name for f in files})
@@ -102,12 +102,14 @@ def list_clients(path: Path, users: str | None = None) -> NamedClients:
 
 
 def read_images_by_client(path: Path) -> Source:
-    """Read the images of all clients, those for training first."""
+    """Read the images of all clients, with training images first."""
     folders = [p for p in list_client_folders(path) if has_images_by_class(p)]
     both = [list_train_and_test_images(p) for p in folders]
     if len({bool(test) for _, test in both}) > 1:
         alone = folders[[bool(test) for _, test in both].index(False)]
-        raise DataError(f"{alone} has no test images, other clients have; give all or none")
+        raise DataError(
+            f"{alone} has no test images, but other clients have; give them to all clients or to none"
+        )
     parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
     files = [f for _, own in parts for f in own]
     labels = sorted({f.parent.name for f in files})
@@ -133,12 +135,12 @@ def list_train_and_test_images(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """List the images in the subfolders, by class and name."""
+    """List the images in the subfolders, ordered by class and name."""
     return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Read images of one size: grey if all are grey, else in colour."""
+    """Read images of one size: as grey if all are grey, else in colour."""
     headers = [read_image_header(f) for f in files]
     size, grey = headers[0][0], all(g for _, g in headers)
     for file, (other, _) in zip(files, headers, strict=True):

@@ -14,7 +14,7 @@ from .arrays import NO_CLIENTS, NamedClients, Request
 
 @dataclass(frozen=True)
 class Format:
-    """One format of data: its name, what it looks like on disk, and its functions."""
+    """One format of data: its name, the files that identify it, and its functions."""
 
     name: str
     looks: str  # the files by which it is recognised, for messages
@@ -30,7 +30,7 @@ def find_format(path: Path) -> Format | None:
 
 
 def make_unknown_error(path: Path) -> DataError:
-    """Say what was looked for in a folder or file that has none of the formats."""
+    """Return an error that lists what was looked for in a folder or file of no known format."""
     looked_for = "; ".join(f"{f.name} ({f.looks})" for f in FORMATS if f.looks)
     return DataError(f"data.name: {path} has none of the known formats. Looked for: {looked_for}")
 

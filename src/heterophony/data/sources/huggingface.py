@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), in files or loaded, and partitions of flwr-datasets."""
+"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), from files or loaded, and of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Features = Mapping[str, Any]
 
 
 def read_huggingface(name: str, request: Request, classes: int | None = None) -> Source:
-    """Read the named data set of the hub; ``classes`` says which of several labels is meant."""
+    """Read the named data set of the hub; ``classes`` selects one of several columns of labels."""
     return read_splits(name, load_splits(name), request, classes)
 
 
@@ -60,7 +60,7 @@ def is_datasets_object(data: object) -> bool:
 
 
 def get_splits(data: Any) -> Mapping[str, Any]:
-    """Return the splits of a ``DatasetDict``; a ``Dataset`` is one to train on."""
+    """Return the splits of a ``DatasetDict``; a ``Dataset`` counts as a training split."""
     return data if isinstance(data, Mapping) else {"train": data}
 
 
@@ -124,13 +124,13 @@ def collect(parts: Sequence[Any], column: str) -> list[Any]:
 
 
 def list_labels(parts: Sequence[Any], label: str) -> list[Any]:
-    """List the labels of all rows, by their names if they have any."""
+    """List the labels of all rows, as names if they have any."""
     names, values = getattr(parts[0].features[label], "names", None), collect(parts, label)
     return values if names is None else [names[value] for value in values]
 
 
 def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
-    """Stack the images of all rows: grey if all are grey, else in colour."""
+    """Stack the images of all rows: as grey if all are grey, else in colour."""
     pictures = collect(parts, column)
     if any(picture is None for picture in pictures):
         raise DataError(f"{name}: an image is missing in column '{column}'; filter it out")
@@ -153,7 +153,7 @@ def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
 
 
 def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
-    """Return the split to train on and, if there is one, the split to test on."""
+    """Return the training split and, if there is one, the test split."""
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
     parts = [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
@@ -169,7 +169,7 @@ def find_client_column(name: str, columns: Features, users: str | None) -> str |
 
 
 def list_names(parts: Sequence[Any], column: str) -> list[Any]:
-    """List what names the client of every example."""
+    """List the client name of every example."""
     return list_labels(parts, column)
 
 
@@ -188,7 +188,7 @@ def list_clients_of_hub(name: str, users: str | None) -> NamedClients:
     """Return the clients in a data set of the hub; none if it cannot be read here."""
     try:
         return list_clients(load_splits(name), users)
-    except DataError:  # reading the examples will say what is wrong
+    except DataError:  # reading the examples will report what is wrong
         return NO_CLIENTS
 
 
@@ -203,7 +203,7 @@ LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # of export, and of image
 
 
 def is_saved(path: Path) -> bool:
-    """Return True if a path has a data set as ``datasets`` stores it: saved to disk, Parquet, JSON lines."""
+    """Return True if a path holds a data set stored by ``datasets``: saved to disk, Parquet, JSON lines."""
     if path.suffix == ".parquet":
         return True
     names = (*SAVED_FILES, *LINES_FILES)
@@ -230,7 +230,7 @@ def read_saved(path: Path, request: Request) -> Source:
 
 
 def list_clients_of_saved(path: Path, users: str | None) -> NamedClients:
-    """Return the clients that a column names; the split is kept if each is in both parts."""
+    """Return the clients that a column names; the split is kept if every client is in both parts."""
     return list_clients(load_saved(path), users)
 
 
@@ -259,7 +259,7 @@ def load_splits(name: str) -> Mapping[str, Any]:
 
 
 def find_label(name: str, columns: Features, classes: int | None = None) -> str:
-    """Return the column of labels: of type ClassLabel, with so many classes if given, or named so."""
+    """Return the column of labels: of type ClassLabel, with this number of classes if given, or called label."""
     numbered = [k for k, feature in columns.items() if type(feature).__name__ == "ClassLabel"]
     if classes is not None:
         numbered = [k for k in numbered if len(columns[k].names) == classes]
@@ -275,7 +275,7 @@ def find_label(name: str, columns: Features, classes: int | None = None) -> str:
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:
-    """Make a source of LEAF's Shakespeare, where a row is a window of a role's text."""
+    """Make a source of LEAF's Shakespeare, in which a row is a window of a role's text."""
     users: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         user = users.setdefault(str(row["character_id"]), {"x": [], "y": []})
@@ -314,15 +314,17 @@ class JoinedRows:
 
 def is_flower_data(data: object) -> bool:
     """Return True if an object is a partitioner or a ``FederatedDataset`` of flwr-datasets."""
-    # the class is asked: the properties of an object may download the data
+    # uses the class, as the properties of an object may download the data
     known = ("num_partitions", "partitioners")
     return hasattr(type(data), "load_partition") and any(hasattr(type(data), k) for k in known)
 
 
 def read_flower_data(data: Any, request: Request) -> Source:
-    """Read the partitions as clients 0, 1, …; with partitions of the test split, these are their test."""
+    """Read the partitions as clients 0, 1, …; partitions of the test split are their test examples."""
     if request.users is not None:
-        raise DataError("users: the partitioner says already whose each example is; leave it out")
+        raise DataError(
+            "users: the partitioner already names the client of each example; remove users"
+        )
     splits = load_flower_partitions(data)
     return read_joined("flwr-datasets", splits, range(len(splits["train"])), request)
 
@@ -330,7 +332,7 @@ def read_flower_data(data: Any, request: Request) -> Source:
 def read_joined(
     name: str, splits: Mapping[str, list[Any]], clients: Sequence[object], request: Request
 ) -> Source:
-    """Read splits of which each client has a data set, in the order of the clients."""
+    """Read splits in which each client has a data set, in the order of the clients."""
     parts = {k: [list_parts(name, {"train": rows})[0] for rows in v] for k, v in splits.items()}
     source = read_splits(name, {k: JoinedRows(rows) for k, rows in parts.items()}, request)
     owners = [
@@ -343,9 +345,9 @@ def read_joined(
 
 
 def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source:
-    """Read a ``Dataset`` or ``DatasetDict`` of every client; test splits stay theirs."""
+    """Read the ``Dataset`` or ``DatasetDict`` of every client; each keeps its own test split."""
     if request.users is not None:
-        raise DataError("users: the keys say already whose each example is; leave it out")
+        raise DataError("users: the keys already name the client of each example; remove users")
     held = {client: get_splits(own) for client, own in data.items()}
     train, tests = {}, {}
     for client, splits in held.items():
@@ -356,13 +358,15 @@ def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source
             raise DataError(f"client {client} has other columns than client {next(iter(train))}")
     if tests and len(tests) < len(train):
         alone = next(client for client in train if client not in tests)
-        raise DataError(f"client {alone} has no test split, others have; give all or none")
+        raise DataError(
+            f"client {alone} has no test split, but others have; give one to all clients or to none"
+        )
     parts = {"train": list(train.values()), **({"test": list(tests.values())} if tests else {})}
     return read_joined("datasets", parts, list(train), request)
 
 
 def load_flower_partitions(data: Any) -> dict[str, list[Any]]:
-    """Load the partitions to train on and, if the test split is partitioned too, those to test on."""
+    """Load the training partitions and, if the test split is partitioned too, the test partitions."""
     try:
         partitioners = dict(data.partitioners) if hasattr(data, "partitioners") else {"train": data}
         splits = {

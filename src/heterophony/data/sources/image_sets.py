@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and the splits of EMNIST: idx files, compressed or not."""
+"""Image sets: MNIST, Fashion-MNIST and EMNIST (idx files), CIFAR-10 and -100, Tiny ImageNet."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """The archive of one of the two data sets, and the files in it."""
+    """The archive of one of the two CIFAR data sets, and the files in it."""
 
     name: str
     archive: str
@@ -160,7 +160,7 @@ class CifarLayout:
 
     @property
     def dataset_files(self) -> DatasetFiles:
-        """Where the data set can be found, on this machine or on its authors' site."""
+        """Where the data set can be found: on this machine, or on its authors' site."""
         files = (*self.train, self.test, self.meta)
         inner = tuple(f"{self.folder}/{f}" for f in files)
         alternatives = ((self.archive,), inner, files, (f"{self.name}.npz",))
@@ -209,9 +209,9 @@ def read_cifar100_coarse(path: Path | None = None) -> Source:
 def read_cifar(
     name: str, layout: CifarLayout, path: Path | None, labels: str, names: str, classes: int
 ) -> Source:
-    """Read one of the data sets; ``labels`` and ``names`` are keys in its pickles.
+    """Read one of the CIFAR data sets; ``labels`` and ``names`` are keys in its pickles.
 
-    The path ``hf:uoft-cs/cifar10`` stands for that copy on the Hugging Face hub.
+    The path ``hf:uoft-cs/cifar10`` stands for the copy on the Hugging Face hub.
     """
     if path is not None and str(path).startswith(HF_PREFIX):
         return replace(read_huggingface(str(path), Request(), classes), name=name)
@@ -237,7 +237,7 @@ def read_cifar(
 def read_batch(
     files: ArchiveFiles, name: str, labels: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read images and labels of one file: a row has 1024 red, then green, then blue bytes."""
+    """Read images and labels of one file; a row has 1024 red, then green, then blue bytes."""
     content = unpickle_file(files, name)
     x, y = content.get("data"), content.get(labels)
     if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,) or x.dtype.hasobject:
@@ -277,7 +277,7 @@ TINYIMAGENET_FILES = DatasetFiles(
 def read_tinyimagenet(
     path: Path | None = None, side: int = 64, name: str = "tinyimagenet"
 ) -> Source:
-    """Read the training images, then *val* as test: the labels of *test* were never published."""
+    """Read the training images, then *val* as test images, as the labels of *test* were never published."""
     with open_archive(find_or_download(TINYIMAGENET_FILES, path), ARCHIVE_FOLDER) as files:
         ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
@@ -294,7 +294,7 @@ def read_tinyimagenet(
 
 
 def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """List the files below ``train`` with their labels, by class and name."""
+    """List the files below ``train`` with their labels, ordered by class and name."""
     pattern = re.compile(r"train/([^/]+)/images/[^/]+\.JPEG")
     images = [(m[0], m[1]) for name in files.list_names() if (m := pattern.fullmatch(name))]
     for file, wnid in images:
@@ -306,7 +306,7 @@ def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tup
 
 
 def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """List the files of ``val`` with their labels, by name."""
+    """List the files of ``val`` with their labels, ordered by name."""
     lines = files.read_text("val/val_annotations.txt").splitlines()
     images = []
     for number, line in enumerate(lines, 1):
@@ -318,7 +318,7 @@ def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[t
 
 
 def read_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
-    """Return the first word for each class; its id if words.txt has none, or one used twice."""
+    """Return the first word of each class, or its id if words.txt has no word, or one used twice."""
     pairs = (line.partition("\t") for line in files.read_text("words.txt").splitlines())
     words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
     names = [words.get(wnid) or wnid for wnid in ids]

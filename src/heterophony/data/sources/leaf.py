@@ -1,4 +1,4 @@
-"""LEAF's JSON files: ``users``, ``num_samples`` and ``user_data``."""
+"""LEAF's JSON files, with Shakespeare, CelebA and Reddit: ``users``, ``num_samples`` and ``user_data``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = ("users", "num_samples", "user_data")
 
 @dataclass(frozen=True)
 class UserExamples:
-    """The examples of one user as they are in a file."""
+    """The examples of one user, as in a file."""
 
     file: Path
     x: Any  # a list, or an array of numbers
@@ -73,7 +73,7 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
-    """Return the examples of one user; raise DataError if they are not two lists of one length."""
+    """Return the examples of one user; raise DataError if they are not two lists of equal length."""
     if not isinstance(user, str) or user not in data:
         raise DataError(f"{path} is not one of LEAF's files (lacks {user!r})")
     held = data[user]
@@ -84,18 +84,18 @@ def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
 
 
 def compact_numbers(x: list[Any]) -> Any:
-    """Return lists of numbers as an array, which takes a tenth of the memory; leave all else."""
+    """Return lists of numbers as an array, which takes a tenth of the memory; anything else is unchanged."""
     first = x[0] if x else None
     if not isinstance(first, list) or not first or not isinstance(first[0], int | float):
         return x
     try:
         return np.array(x, np.float32)
-    except (ValueError, TypeError):  # of different lengths: whoever needs numbers says so
+    except (ValueError, TypeError):  # of different lengths: reported where numbers are needed
         return x
 
 
 def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """List the files of training and test examples; without test files, all are for both."""
+    """List the files of training and test examples; without test files, all count as both."""
     train, test = (sorted((path / part).glob("*.json")) for part in ("train", "test"))
     if train and test:
         return train, test
@@ -105,7 +105,7 @@ def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 FEMNIST_PIXELS, FEMNIST_SHAPE = 784, (1, 28, 28)
 IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # below the folder or beside it
-IMAGE_SIDE = 84  # LEAF's own models resize CelebA so
+IMAGE_SIDE = 84  # as LEAF's own models resize CelebA
 HEAD_BYTES = 1 << 16
 
 Users = Mapping[str, UserExamples]
@@ -118,14 +118,14 @@ def is_leaf(path: Path) -> bool:
 
 
 def has_leaf_keys(path: Path) -> bool:
-    """Return True if a JSON file names one of LEAF's keys at its beginning."""
+    """Return True if a JSON file has one of LEAF's keys near its beginning."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     return any(f'"{key}"'.encode() in head for key in KEYS)
 
 
 def list_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the users; those with training and test examples if there are any such."""
+    """Return the users; only those with training and test examples, if there are any."""
     train, test = (load_users(files) for files in list_leaf_files(path))
     both = [u for u, held in train.items() if held.y and u in test and test[u].y]
     if both:
@@ -134,7 +134,7 @@ def list_clients(path: Path, users: str | None = None) -> NamedClients:
 
 
 def read_leaf(path: Path, request: Request) -> Source:
-    """Read the examples of all users; if there are folders train and test, the split is kept."""
+    """Read the examples of all users; a split into folders train and test is kept."""
     files, test_files = list_leaf_files(path)
     train, test = load_users(files), load_users(test_files)
     everything = [held for part in (train, test) for held in part.values() if held.y]
@@ -315,7 +315,7 @@ def read_shakespeare(path: Path | None = None) -> Source:
 
 
 def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
-    """Join the windows of all users to one source."""
+    """Join the windows of all users into one source."""
     names = sorted(train.keys() | test.keys())
     if not train:
         raise DataError(f"{path} has no user with enough text to train and to test")
@@ -335,8 +335,8 @@ def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Wi
 def split_in_order(users: Mapping[str, Windows]) -> tuple[dict[str, Windows], dict[str, Windows]]:
     """Split each user's windows: the first for training, the last for test.
 
-    The windows between them are left out, so that training and test share no character. Users
-    whose text is too short for both are left out.
+    Windows in between are left out, so that training and test share no character. Users whose text
+    is too short for both are left out.
     """
     train, test = {}, {}
     for user, (x, y) in users.items():
@@ -435,13 +435,13 @@ def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
 
 
 def find_title(above: list[str]) -> str:
-    """Find the title of a play: it stands two or three lines above its author."""
+    """Find the title of a play, which is two or three lines above its author."""
     lines = [line.strip() for line in above]
     return next((line for line in reversed(lines) if line), "").upper()
 
 
 def slide_windows(text: str) -> Windows:
-    """Cut every window of 80 characters, one character apart, and the character after it."""
+    """Cut every window of 80 characters, shifted by one character, and the character after it."""
     code = encode_text(re.sub("  +", " ", text.replace("\n", " ")))
     if len(code) <= WINDOW_LENGTH:
         return np.empty((0, WINDOW_LENGTH), np.int8), np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Read untrusted files safely: ``.npz``, archives in place, pickled arrays by a restricted unpickler."""
+"""Read untrusted files safely: ``.npz``, archives without unpacking, and pickles with a restricted unpickler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...core.files import DATA_LIMIT, check_expansion, open_regular_file, read_r
 def load_npz(
     path: Path, wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, NDArray[Any]]:
-    """Load the wanted arrays of an ``.npz``; raise almost any error if the file is damaged."""
+    """Load the wanted arrays of an ``.npz``; a damaged file may raise almost any error."""
     with open_regular_file(path) as opened, zipfile.ZipFile(opened) as archive:
         members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
         members = {name: m for name, m in members.items() if wanted(name)}
@@ -34,7 +34,7 @@ def load_npz(
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """Read one array; a header that promises more bytes than there are is refused."""
+    """Read one array; refuse a header that promises more bytes than there are."""
     with archive.open(member) as file:
         shape, dtype = read_array_header(file)
     if dtype.hasobject:
@@ -48,7 +48,7 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
 
 
 def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and type of an array, up to where its content begins."""
+    """Read shape and type of an array, up to the beginning of its content."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0
@@ -97,7 +97,7 @@ class ArchiveFiles:
 
 @contextmanager
 def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
-    """Open a folder or an archive; ``root`` is the folder that official archives have inside."""
+    """Open a folder or an archive; ``root`` is the folder at the top of official archives."""
     with ExitStack() as stack:
         try:
             if path.is_dir():
@@ -140,14 +140,14 @@ def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
 
 
 def open_tar(path: Path, root: str) -> ArchiveFiles:
-    """Read a whole tar at once: a compressed one can only be read from its beginning."""
+    """Read a whole tar at once, as a compressed one can only be read from its beginning."""
     contents: dict[str, bytes] = {}
     with open_regular_file(path) as opened, tarfile.open(fileobj=opened) as archive:
         size, expanded = path.stat().st_size, 0
         for member in archive:
             expanded += member.size
             check_expansion(size, expanded)
-            # a link names another file, perhaps none; a data set has no need of it
+            # a link may name a missing file; data sets need none
             if member.isreg() and (file := archive.extractfile(member)):
                 contents[member.name] = file.read()
     inside = strip_root(root, list(contents))
@@ -159,7 +159,7 @@ def open_tar(path: Path, root: str) -> ArchiveFiles:
 
 
 def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
-    """Map names below ``root`` to full names; if nothing is below it, take all names."""
+    """Map names below ``root`` to full names; if nothing is below it, use all names."""
     inner = {n.removeprefix(f"{root}/"): n for n in names if n.startswith(f"{root}/")}
     return inner or {n: n for n in names}
 
@@ -174,7 +174,7 @@ OBJECT_DTYPES = ("O", "O8")  # NumPy wraps a dict in an array of one object
 
 
 class DtypeStub:
-    """Replaces numpy.dtype; numbers and text are the only types allowed."""
+    """Replacement of numpy.dtype that allows only numbers and text."""
 
     def __init__(self, name: str | bytes, *_: object) -> None:
         text = name.decode() if isinstance(name, bytes) else name
@@ -189,7 +189,7 @@ class DtypeStub:
 
 
 class ArrayStub:
-    """Replaces numpy.ndarray while it is being read."""
+    """Replacement of numpy.ndarray while an array is being read."""
 
     values: Any  # an array; the object itself if NumPy wrapped one
 
@@ -205,7 +205,7 @@ class ArrayStub:
 
 
 def fill_objects(shape: Any, content: list[Any], fortran: object) -> NDArray[Any]:
-    """Return an array of Python objects; the unpickler has made plain ones alone."""
+    """Return an array of Python objects, which the unpickler has limited to plain ones."""
     sizes = tuple(map(int, shape))
     if not isinstance(content, list) or len(content) != prod(sizes):
         raise pickle.UnpicklingError("an array of Python objects that is cut short")
@@ -216,19 +216,19 @@ def fill_objects(shape: Any, content: list[Any], fortran: object) -> NDArray[Any
 
 
 def make_array_stub(*_: object) -> ArrayStub:
-    """Replace numpy's ``_reconstruct``."""
+    """Replacement of numpy's ``_reconstruct``."""
     return ArrayStub()
 
 
 def make_number(dtype: DtypeStub, content: bytes) -> Any:
-    """Replace numpy's ``scalar``."""
+    """Replacement of numpy's ``scalar``."""
     if dtype.is_object:
         raise pickle.UnpicklingError("a Python object as a number")
     return np.frombuffer(content, dtype.plain, 1)[0].item()
 
 
 def encode_latin1(text: str, code: str = "latin1") -> bytes:
-    """Replace codecs.encode: it is how Python 3 writes bytes for Python 2."""
+    """Replacement of codecs.encode, by which Python 3 writes bytes for Python 2."""
     return text.encode("latin1")
 
 
@@ -243,10 +243,11 @@ for package in ("numpy.core", "numpy._core"):  # of NumPy 1 and 2
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Allows arrays of numbers and text, and pickle's own types: bytes, str, numbers, list, dict.
+    """Unpickler that allows only arrays of numbers and text, and pickle's own plain types.
 
-    It is the unpickler written in Python: with the one in C, a few hostile bytes can allocate
-    gigabytes by storing to a high index of its memo table.
+    These are bytes, str, numbers, list and dict. It is based on the unpickler written in Python:
+    with the one in C, a few hostile bytes can allocate gigabytes by storing to a high index of its
+    memo table.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The list of data sets with a name, and how to read or download one."""
+"""The named data sets, and how to read or download one."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class NamedDataset:
     size: DatasetSize
     read: Callable[[Path | None], Source]
     files: DatasetFiles | None = None  # None: part of an installed package
-    training: Training = Training()  # where the configuration says nothing about training
-    clients: NamedClients = NO_CLIENTS  # its domains or subjects, if they are few
-    partial: bool = False  # its files usually have a part of its users
+    training: Training = Training()  # defaults, if the configuration does not set training
+    clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if they are few
+    partial: bool = False  # its files usually contain only some of its users
 
     @property
     def available(self) -> bool:
@@ -66,8 +66,8 @@ def read_source(
 ) -> Source:
     """Read the named data set; ``name`` may also be the path of data in one of the ``FORMATS``.
 
-    ``classes`` and ``task`` are for users' data: named sets are for classification. ``users`` is the
-    column or array that names each example's client.
+    ``classes`` and ``task`` are for users' data: named sets are for classification. ``users`` is
+    the column or array that names each example's client.
     """
     name, request = find_dataset_name(name), Request(classes, task, users)
     check_request(name, request)
@@ -90,7 +90,7 @@ def read_source(
 
 
 def compare_with_published(source: Source, size: DatasetSize) -> str:
-    """Say in one line how a data set differs from the published one of its name; empty if it does not."""
+    """Return one line on how a data set differs from the published one of its name, empty if it does not."""
     found, shape = len(np.unique(source.y)), tuple(source.x.shape[1:])
     differences = [
         f"{count:,} {what} instead of {published:,}"
@@ -114,7 +114,9 @@ SETTINGS_REFUSED = {
 
 
 def check_request(name: str, request: Request) -> None:
-    """Refuse settings of ``[data]`` that a data set does not know; a missing path is reported later."""
+    """Raise ConfigError for settings of ``[data]`` that a data set does not support; a missing path
+    is reported later.
+    """
     known_format = None if name in SOURCES else find_format(Path(name).expanduser())
     if known_format is None and name not in SOURCES:
         return
@@ -125,16 +127,16 @@ def check_request(name: str, request: Request) -> None:
 
 
 def find_dataset_name(name: str) -> str:
-    """Return the registered name that is meant, as in ``cifar10`` for ``CIFAR-10``; paths stay."""
+    """Return the matching registered name, as in ``cifar10`` for ``CIFAR-10``; paths are unchanged."""
     is_path = name not in SOURCES and Path(name).expanduser().exists()
     return name if is_path else match_name(SOURCES, name) or name
 
 
 def find_named_clients(name: str, users: str | None = None) -> NamedClients:
-    """Return the clients that data name: domains or subjects, or in a user's files, columns or arrays.
+    """Return the clients that data name: domains or subjects, or those in a user's files, columns or arrays.
 
-    ``users`` is the column or array with the names. There are none if the data do not say whose
-    each example is, or are not there.
+    ``users`` is the column or array with the names. The result is empty if the data do not name the
+    client of each example, or do not exist.
     """
     at = Path(name).expanduser()
     is_there = at.exists() or name.startswith(huggingface.HF_PREFIX)
@@ -145,7 +147,7 @@ def find_named_clients(name: str, users: str | None = None) -> NamedClients:
 
 
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
-    """Return the settings of local SGD for a data set, where a user says nothing about them.
+    """Return the default settings of local SGD for a data set.
 
     ``shape`` is that of its examples, if known: a user's own file may have the same name.
     """
@@ -210,7 +212,7 @@ SOURCES = {
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
         DatasetSize(1797, (1, 8, 8), 10),
         read_digits,
-        # chosen on validation examples: docs/reference/configuration.md says how
+        # chosen on validation examples, see docs/reference/configuration.md
         training=Training(batch=10, lr=0.1, momentum=0.0),
     ),
     "photos": NamedDataset(

@@ -1,4 +1,4 @@
-"""Tables of users, from a ``.csv`` or a frame: a column ``label``, if wanted one that names clients, and others to learn from."""
+"""Users' tables, from a ``.csv`` or a frame: a column ``label``, columns to learn from, perhaps one of client names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of cells, as a file or a frame has them."""
+    """Named columns of cells, from a file or a frame."""
 
     name: str
     where: str  # for messages
@@ -40,12 +40,12 @@ class Table:
 
 
 def is_table(path: Path) -> bool:
-    """Return True if a path has the name of a table."""
+    """Return True if a path has the suffix of a table."""
     return path.suffix.lower() in DELIMITERS
 
 
 def read_table(path: Path, request: Request) -> Source:
-    """Read a table: each row is an example, and a row of its own names the columns."""
+    """Read a table: each row is an example, and the first row names the columns."""
     return read_columns(load_table(path), request)
 
 
@@ -57,7 +57,7 @@ def read_frame(frame: Any, request: Request) -> Source:
 
 
 def list_categorical(frame: Any) -> frozenset[str]:
-    """List the columns of a frame whose type is that of categories."""
+    """List the columns of a frame that have a categorical type."""
     dtypes = frame.dtypes
     kinds = dtypes if isinstance(dtypes, list) else [str(d) for d in dtypes]
     pairs = zip(frame.columns, kinds, strict=True)
@@ -86,7 +86,7 @@ def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
 
 
 def read_columns(table: Table, request: Request) -> Source:
-    """Make a source of columns; ``request.users`` names clients, by default ``client`` if it is there."""
+    """Make a source of columns; ``request.users`` names clients, by default the column ``client`` if it exists."""
     if request.task not in ("classification", "regression"):
         raise ConfigError(
             f"data.task: {table.where} has one label per row; store {request.task} data as .npz"
@@ -94,7 +94,7 @@ def read_columns(table: Table, request: Request) -> Source:
     label = find_column(table, LABEL)
     if label is None:
         raise DataError(
-            f"{table.where} has no column '{LABEL}'; rename the one to be predicted. It has:"
+            f"{table.where} has no column '{LABEL}'; rename the column to be predicted. It has:"
             f" {', '.join(table.columns)}"
         )
     client = find_client_column(table, request.users)
@@ -114,7 +114,7 @@ def read_columns(table: Table, request: Request) -> Source:
 
 
 def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
-    """Make a source of numbers and of labels, which are numbers or the names of classes."""
+    """Make a source of numbers and labels, which are numbers or names of classes."""
     check_labels_given(labels, table.where)
     classes, path = request.classes, Path(table.where)
     if request.task == "regression":
@@ -154,7 +154,7 @@ def strip_text(value: Any) -> Any:
 
 
 def load_table(path: Path) -> Table:
-    """Load the columns of a file; refuse rows of another length, and two columns of one name."""
+    """Load the columns of a file; refuse rows of another length, and two columns with one name."""
     try:
         text = read_regular_file(path, BYTES_LIMIT).decode("utf-8-sig")
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def find_client_column(table: Table, users: str | None) -> str | None:
 
 
 def find_column(table: Table, name: str) -> str | None:
-    """Return the name of a column, however it is capitalised; None if it is not there."""
+    """Return the name of a column in any capitalisation; None if it does not exist."""
     found = [title for title in table.columns if title.casefold() == name]
     if len(found) > 1:
         raise DataError(f"{table.where} has {len(found)} columns '{name}'; rename all but one")
