@@ -81,7 +81,7 @@ def describe_deficit(
 
 
 def describe_tried(board: Board, name: str) -> str:
-    """Say what was tried: the search, and a longer run if there was one."""
+    """Describe what was tried: the search, and a longer run if there was one."""
     if name in OWN_RATES:
         searched = "its own rates"
     elif name in SEARCHED_MOMENTUM:

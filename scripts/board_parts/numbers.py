@@ -64,7 +64,7 @@ def get_name(entry: Entry) -> str:
 
 
 def is_one_model_for_all(row: RankedEntry) -> bool:
-    """Tell whether P is G: all clients use the same model."""
+    """Return True if P is G: all clients use the same model."""
     return row.means.get(G) == row.means[P]
 
 

@@ -111,7 +111,7 @@ def describe_data(data: DataPlan) -> str:
 
 
 def write_missing(board: Board) -> str:
-    """Say which settings and algorithms have no entries yet."""
+    """Describe which settings and algorithms have no entries yet."""
     notes = []
     for data in DATA:
         for alpha in ALPHAS:
@@ -139,7 +139,7 @@ epoch in each of 20 or 30 rounds; its paper has five in each of 300.
 
 
 def write_rule(board: Board) -> str:
-    """Say which settings can tell methods apart, with the numbers of the rule."""
+    """Describe which settings can tell methods apart, with the numbers of the rule."""
     rows, able = [], list[str]()
     for key in board.complete:
         fedavg, best, local = (
@@ -218,7 +218,7 @@ def write_cells(
 
 
 def describe_ranks(table: Ranking) -> str:
-    """Say how far apart ranks must be, and how many entries the first cannot be told from."""
+    """Describe how far apart ranks must be, and how many entries the first cannot be told from."""
     words = []
     for measure, letter in ((P, "P"), (G, "G")):
         found = table.comparisons[measure]
@@ -237,7 +237,7 @@ def count_near(found: RankComparison) -> int:
 
 
 def describe_unlearned(table: Ranking) -> str:
-    """Say how many algorithms have hardly begun to learn when the rounds are over."""
+    """Describe how many algorithms have hardly begun to learn when the rounds are over."""
     few = [row for row in table.rows if row.means[P] < NEAR_CHANCE]
     if not few:
         return ""
@@ -273,7 +273,7 @@ def write_chosen(board: Board) -> str:
 
 
 def write_others(board: Board) -> str:
-    """Say which entries have another combination than the best, because a seed diverged."""
+    """Describe which entries have another combination than the best, because a seed diverged."""
     lines = []
     for (data, alpha), table in board.tables.items():
         for row in table.rows:

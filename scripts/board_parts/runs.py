@@ -63,7 +63,7 @@ def tune_all(data: DataPlan, runs: Path, workers: int, only: Collection[str]) ->
 
 
 def is_tuned(folder: Path, algorithm: str) -> bool:
-    """Tell whether a search has chosen the settings of an algorithm."""
+    """Return True if a search has chosen the settings of an algorithm."""
     return (folder / "chosen" / f"{algorithm}.toml").exists()
 
 

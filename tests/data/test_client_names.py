@@ -278,7 +278,7 @@ def test_a_server_without_the_data_takes_the_names_that_devices_bring(tmp_path: 
     assert "can take 3 more" in find_membership_objection(config, {}, ["A", "B", "C", "D"])
     numbered = read_config(None, ["data.name=digits", "clients=3"])
     assert find_membership_objection(numbered, {}, ["A"]) == "the run has no client 'A'"
-    with pytest.raises(DataError, match="'site 2' cannot be a client's name on devices; rename it"):
+    with pytest.raises(DataError, match="'site 2' cannot be a client's name on boards; rename it"):
         check_names_on_boards(ORDER)
 
 
@@ -293,7 +293,7 @@ def test_a_server_with_the_data_knows_the_names(tmp_path: Path) -> None:
     assert mine is not None
     assert (mine.name, mine.train + mine.test, wrong) == ("site-2", SIZES["site 2"], None)
     np.savez(tmp_path / "t.npz", x=x, y=y, client=np.array(SHUFFLED))
-    with pytest.raises(DataError, match="'site 2' cannot be a client's name on devices"):
+    with pytest.raises(DataError, match="'site 2' cannot be a client's name on boards"):
         load_known_summaries(config, print)
 
 

@@ -108,7 +108,7 @@ def split_commands(text: str) -> Iterator[list[str]]:
 
 
 def find_problem(words: list[str]) -> str:
-    """Say what is wrong with a command, without running it; nothing if all is well."""
+    """Describe what is wrong with a command, without running it; nothing if all is well."""
     program, *rest = words
     if program == "heterophony":
         return "" if "…" in rest else check_heterophony(rest)

@@ -323,8 +323,8 @@ class MemoryGuard:
             measured = ", as measured" if self.job_bytes else " at least"
             raise ConfigError(
                 f"too little memory for client {client}: {needed}{measured}, {max(free, 0) / 1e6:.0f} MB are"
-                f" left; by that, this board can hold {self.count_possible_clients()} of such clients, not"
-                f" {self.clients}: give it fewer, or end other programs"
+                f" left; this board has room for {self.count_possible_clients()} of its"
+                f" {self.clients} clients: give it fewer, or end other programs"
             )
 
     def end_job(self, peak: int) -> None:

@@ -62,7 +62,7 @@ def server(
     enrolment: EnrolmentOption,
     file: ConfigArgument = None,
     pairs: SettingsOption = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
         "runs/boards"
     ),
     trust: TrustOption = False,
@@ -120,7 +120,9 @@ def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool
 
 ClientsOption = Annotated[
     str,
-    typer.Option(help="The clients on this board, as in 0,1,2; default with --data: all in it."),
+    typer.Option(
+        help="The clients on this board, as in 0,1,2. Default with --data: all clients in it."
+    ),
 ]
 DataOption = Annotated[
     Path | None,
@@ -139,7 +141,7 @@ RunOption = Annotated[
 ]
 MemoryLimitOption = Annotated[
     int | None,
-    typer.Option(min=64, help="Memory limit in MB; default: what the board has."),
+    typer.Option(min=64, help="Memory limit in MB. Default: the memory of the board."),
 ]
 PairsOption = Annotated[
     list[str] | None,
@@ -196,8 +198,10 @@ def board(
 
 def journal(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    board: Annotated[str | None, typer.Option(help="Only what concerns this board.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Only this kind, as in refused.")] = None,
+    board: Annotated[str | None, typer.Option(help="Show only lines about this board.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Show only lines of this kind, as in refused.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check that no line was altered or removed.")
     ] = False,
@@ -258,7 +262,7 @@ def run_testbed(
             " or all; as in boards,broker."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
         "runs/testbed"
     ),
     json: JsonOption = False,

@@ -69,7 +69,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="data")
 
 
-def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name from `heterophony list datasets`.")],
+) -> None:
     """Download a data set into the cache, unless it is on this machine."""
     from ..data.sources import fetch_dataset
 
@@ -81,13 +83,13 @@ def show(
         str, typer.Argument(help="A data set's name, or a path to a file or folder of data.")
     ],
     path: Annotated[
-        str | None, typer.Option(help="The folder or archive that holds its files.")
+        str | None, typer.Option(help="The folder or archive with the files of the data set.")
     ] = None,
     users: Annotated[
         str | None, typer.Option(help="The column or array that names clients; default: client.")
     ] = None,
     task: Annotated[
-        TaskChoice, typer.Option(help="What is learned from the targets.")
+        TaskChoice, typer.Option(help="The task: what is learned from the targets.")
     ] = TaskChoice.classification,
     json: JsonOption = False,
 ) -> None:
@@ -172,7 +174,7 @@ def partition(
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        ChartChoice, typer.Option(help="Which chart; histograms: of the first 12 clients.")
+        ChartChoice, typer.Option(help="Which chart; histograms show the first 12 clients.")
     ] = ChartChoice.all,
     save_to: Annotated[
         Path | None,

@@ -101,7 +101,7 @@ def choose_fleet(
     hosts: Annotated[Path, typer.Argument(metavar="HOSTS.toml", help="The list of boards.")],
     only: Annotated[str, typer.Option(help="Only these boards, as in nano-1,nano-2.")] = "",
     broker: Annotated[Path, typer.Option(help="The folder of the broker.")] = Path("broker"),
-    wheels: Annotated[Path, typer.Option(help="Where `wheels` collects.")] = Path("wheels"),
+    wheels: Annotated[Path, typer.Option(help="The folder that `wheels` fills.")] = Path("wheels"),
 ) -> None:
     """Prepare, start and watch many boards over SSH; `run` does all of it."""
     from ..boards.fleet.hosts import read_fleet
@@ -265,7 +265,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
 
 def logs(
     context: typer.Context,
-    lines: Annotated[int, typer.Option(min=1, help="How many lines of each board.")] = 20,
+    lines: Annotated[int, typer.Option(min=1, help="Lines to show of each board.")] = 20,
 ) -> None:
     """Print the last lines of each board's log."""
     from ..boards.fleet.steps import read_log
@@ -289,7 +289,7 @@ def collect(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("boards"),
 ) -> None:
-    """Bring logs and facts of all boards here; memories and data stay on the boards."""
+    """Copy the logs and facts of all boards here; memories and data stay on the boards."""
     with prepare(context.obj) as prepared:
         outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
         collected = collect_all(prepared, context.obj.boards, out)

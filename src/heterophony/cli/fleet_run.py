@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LateOption = Annotated[
     bool,
-    typer.Option("--late", help="Begin without boards that fail; they join once they are ready."),
+    typer.Option("--late", help="Start without boards that fail; they join once they are ready."),
 ]
 
 
@@ -40,7 +40,7 @@ def run(
     context: typer.Context,
     file: ConfigArgument = None,
     pairs: SettingsOption = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
         "runs/fleet"
     ),
     late: LateOption = False,
@@ -58,8 +58,11 @@ def run(
 
 def table(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="As in `heterophony reproduce`.")],
-    rows: Annotated[str, typer.Option(help="Only these, as in 'Fed*'.")] = "*",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="A published table, as in `heterophony reproduce`."),
+    ],
+    rows: Annotated[str, typer.Option(help="Only these rows, as in 'Fed*'.")] = "*",
     scale: Annotated[
         TableScale, typer.Option(help="Minutes on small data, or everything as printed.")
     ] = TableScale.quick,

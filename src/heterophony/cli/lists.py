@@ -231,7 +231,9 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Seconds of each measurement.")] = 6.0,
     device: Annotated[
         str,
-        typer.Option(help="That the workers compute on, as in cuda; the plain loop stays on cpu."),
+        typer.Option(
+            help="The accelerator of the workers, as in cuda; the plain loop stays on the CPU."
+        ),
     ] = "cpu",
 ) -> None:
     """Measure this machine's speed, as ratios within one run."""

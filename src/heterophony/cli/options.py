@@ -185,7 +185,7 @@ ConfigArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="CONFIG.toml|ALGO",
-        help="A file of settings, or an algorithm's name; what is left out has a default.",
+        help="A file of settings, or an algorithm's name. Settings left out have defaults.",
         autocompletion=complete_run_argument,
     ),
 ]
@@ -212,14 +212,18 @@ TrackOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Import the algorithm's own module, which a line names."),
+    typer.Option(
+        "--trust", help="Import the module of an algorithm that is not built in; a line names it."
+    ),
 ]
 SAME_COMMAND = "run the same command again to continue"  # for whoever is interrupted
 
 
 SeedsOption = Annotated[
     str | None,
-    typer.Option(help="As in 0 1 2, or 0,1,2, or 0-4; default: the configuration's one."),
+    typer.Option(
+        help="Seeds, as in 0 1 2, or 0,1,2, or 0-4. Default: the seed of the configuration."
+    ),
 ]
 
 
@@ -334,7 +338,7 @@ def check_foreign_file(file: Path | None, pairs: Sequence[str]) -> None:
 
 
 def is_of_current_folder(file: Path) -> bool:
-    """Tell whether a file of settings lies in the current folder or below it, and in no run folder."""
+    """Return True if a file of settings is in or below the current folder, and in no run folder."""
     try:
         inside = file.resolve().is_relative_to(Path.cwd().resolve())
     except OSError:  # the folder was deleted
@@ -352,7 +356,7 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
 
 
 def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
-    """Say how to continue what is in a folder; own modules are imported only with --trust."""
+    """Return the command that resumes a folder; it has --trust for modules of the user's own."""
     from ..algorithms import is_own_code
 
     trust = " --trust" if any(map(is_own_code, algorithms)) else ""
@@ -360,7 +364,7 @@ def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
 
 
 def format_same_command(parent: Path) -> str:
-    """Say how to continue by the same command what it writes to a folder."""
+    """Return how to continue a folder by repeating the command."""
     return SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
 
 

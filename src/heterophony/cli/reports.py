@@ -60,7 +60,9 @@ FileOption = Annotated[
 ]
 KindOption = Annotated[
     ReportFigure,
-    typer.Option(help="Which figure; a page has them all. devices: a .csv of each round."),
+    typer.Option(
+        help="Which figure; a page has all of them. devices: a .csv with a row per board and round."
+    ),
 ]
 
 
@@ -138,7 +140,7 @@ def parse_columns(text: str | None) -> list[str]:
 
 def dashboard(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="A run, a comparison, a folder of runs.")
+        Path, typer.Argument(metavar="[DIR]", help="A run, a comparison, or a folder of runs.")
     ] = Path("runs"),
     port: Annotated[
         int | None,
@@ -183,7 +185,8 @@ class LabelKnowledge(StrEnum):
 
 
 AlgorithmsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[ALGO…]", help="Default: those of the preset.")
+    list[str] | None,
+    typer.Argument(metavar="[ALGO…]", help="The algorithms; default: those of the preset."),
 ]
 RoundsOption = Annotated[
     str | None, typer.Option(help="Attack after these rounds, as in 10,20; 0: untrained.")
@@ -216,12 +219,12 @@ LabelsOption = Annotated[
 BatchOption = Annotated[int, typer.Option(min=1, help="Images in one gradient.")]
 StepsOption = Annotated[int, typer.Option(min=1, help="Local steps of the victim before it sends.")]
 RestartsOption = Annotated[
-    int, typer.Option(min=1, help="Attempts at each image; the best match counts.")
+    int, typer.Option(min=1, help="Attempts per image, of which the best counts.")
 ]
 PresetOption = Annotated[
     AuditPreset,
     typer.Option(
-        help="Minutes on patches of photos, or FedDecomp's Table 7: small, or as printed."
+        help="quick: minutes, on patches of photos; medium and full: FedDecomp's Table 7, made small or as printed."
     ),
 ]
 

@@ -34,14 +34,22 @@ def register(app: typer.Typer) -> None:
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[TABLE]", help="Without it: list all tables and their cost here."),
+    typer.Argument(
+        metavar="[TABLE]",
+        help="A published table. Without it, list all tables and their cost on this machine.",
+    ),
 ]
 SeedsOption = Annotated[
     str | None,
-    typer.Option(help="As in 0 1, or 0-4; default: the paper's; quick: one, medium: five."),
+    typer.Option(
+        help="Seeds, as in 0 1 or 0-4. Default: the paper's; one at scale quick, five at medium."
+    ),
 ]
 ScaleOption = Annotated[
-    TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
+    TableScale,
+    typer.Option(
+        help="quick: minutes, on digits; medium: orderings on small data; full: as printed."
+    ),
 ]
 VariantOption = Annotated[
     list[str] | None,
@@ -54,13 +62,13 @@ WorkersOption = Annotated[
 
 def reproduce(
     name: NameArgument = None,
-    rows: Annotated[str, typer.Option(help="Only these, as in 'Fed*'.")] = "*",
-    columns: Annotated[str, typer.Option(help="Only these, as in 'CIFAR-10*'.")] = "*",
+    rows: Annotated[str, typer.Option(help="Only these rows, as in 'Fed*'.")] = "*",
+    columns: Annotated[str, typer.Option(help="Only these columns, as in 'CIFAR-10*'.")] = "*",
     seeds: SeedsOption = None,
     scale: ScaleOption = TableScale.quick,
     variant: VariantOption = None,
     variants: Annotated[
-        bool, typer.Option("--variants", help="List the variants of the table, run nothing.")
+        bool, typer.Option("--variants", help="List the variants of the table; run nothing.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE.")
@@ -68,10 +76,10 @@ def reproduce(
     workers: WorkersOption = None,
     pairs: EngineOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
+        bool, typer.Option("--dry-run", help="Show the cells and their cost; run nothing.")
     ] = False,
     claims: Annotated[
-        bool, typer.Option("--claims", help="Show the verdict on every claim, run nothing.")
+        bool, typer.Option("--claims", help="Show the verdict on every claim; run nothing.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("-o", help="With --claims: write a page, .html or .md.")
@@ -217,7 +225,7 @@ board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyo
 BoardArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="BOARD", help="A folder with a folder for each entry, or a .zip of one."
+        metavar="BOARD", help="A leaderboard: a folder with one folder per entry, or a .zip of it."
     ),
 ]
 
@@ -257,7 +265,7 @@ def add(
     code: Annotated[
         Path | None, typer.Option(help="The file of an algorithm that is not built in.")
     ] = None,
-    remark: Annotated[str, typer.Option(help="A sentence beside the entry.")] = "",
+    remark: Annotated[str, typer.Option(help="A remark to show with the entry.")] = "",
 ) -> None:
     """Add finished runs: runs that differ only in their seed become one entry."""
     from ..papers.leaderboard import add_entries

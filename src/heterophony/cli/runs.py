@@ -87,7 +87,7 @@ def run(
 
 def resume(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Of a run, comparison, sweep or tune.")
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep or tune.")
     ],
     workers: WorkersOption = None,
     pairs: EngineOption = None,
@@ -128,7 +128,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="ALGO…",
-            help="As in `heterophony list algorithms`, or package.module:Class.",
+            help="Names from `heterophony list algorithms`, or package.module:Class.",
             autocompletion=complete_algorithm,
         ),
     ],

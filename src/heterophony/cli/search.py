@@ -141,7 +141,7 @@ def run_and_show_sweep(
 
 
 class SamplerChoice(StrEnum):
-    """Who proposes settings."""
+    """How settings are proposed."""
 
     tpe = "tpe"
     random = "random"
@@ -151,7 +151,7 @@ class SamplerChoice(StrEnum):
 AlgorithmsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="ALGO…", help="As in `heterophony list algorithms`, or package.module:Class."
+        metavar="ALGO…", help="Names from `heterophony list algorithms`, or package.module:Class."
     ),
 ]
 SearchedOption = Annotated[
@@ -165,7 +165,7 @@ SearchedOption = Annotated[
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Of every algorithm; default: 20, with grid all combinations."),
+    typer.Option(min=1, help="Trials of each algorithm. Default: 20; with grid, all combinations."),
 ]
 StopEarlyOption = Annotated[
     bool,
@@ -175,7 +175,7 @@ StopEarlyOption = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    bool, typer.Option("--keep", help="Run everything to its end, and choose nothing.")
+    bool, typer.Option("--keep", help="Run all trials to the end without choosing.")
 ]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
@@ -191,7 +191,7 @@ def tune(
     searched: SearchedOption = None,
     pairs: SettingsOption = None,
     trials: TrialsOption = None,
-    sampler: Annotated[SamplerChoice, typer.Option(help="Who proposes settings.")] = (
+    sampler: Annotated[SamplerChoice, typer.Option(help="How settings are proposed.")] = (
         SamplerChoice.tpe
     ),
     seeds: SeedsOption = None,

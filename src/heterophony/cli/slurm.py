@@ -86,14 +86,16 @@ def register(app: typer.Typer) -> None:
 def slurm(
     ctx: typer.Context,
     command: Annotated[
-        StudyCommand, typer.Argument(help="With its own arguments and options after it.")
+        StudyCommand,
+        typer.Argument(help="The command to run, followed by its own arguments and options."),
     ],
     out: Annotated[Path, typer.Option(help="The folder of the runs and of the scripts.")],
-    partition: Annotated[str | None, typer.Option(help="As for sbatch.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Passed to sbatch.")] = None,
     time: Annotated[
-        str | None, typer.Option(help="Of one job, as for sbatch; longer runs are queued again.")
+        str | None,
+        typer.Option(help="Time limit of one job, passed to sbatch; longer runs are queued again."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Of the Ray cluster.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the Ray cluster.")] = 2,
 ) -> None:
     """Write scripts for sbatch: an array of one run per task, and a Ray cluster for all runs."""
     assert ctx.parent is not None
@@ -118,7 +120,7 @@ def slurm(
 def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
-    """Let a command write its run folders; return those to run, and its settings of the engine."""
+    """Have a command write its run folders; return those to run, and the engine's settings."""
     inner = parent.command.get_command(parent, name.value)
     context = inner.make_context(name.value, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]

@@ -82,7 +82,7 @@ def bold_if(bold: bool, markup: str) -> str:
 
 
 def print_left_out(titles: Sequence[str]) -> None:
-    """Say which columns were left out, and how to get them."""
+    """Describe which columns were left out, and how to get them."""
     if titles:
         print_note(
             f"left out, to fit {Console().width} columns: {', '.join(titles)};"

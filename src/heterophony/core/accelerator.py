@@ -179,7 +179,7 @@ def measure_memory(compute: Compute) -> MemoryUse | None:
 
 
 def limit_memory(compute: Compute, sharing: int) -> None:
-    """Let this process use its part of a GPU: a worker that needs more fails, not its neighbours."""
+    """Limit this process to its share of a GPU: a worker that needs more fails, not its neighbours."""
     if compute.device.type == "cuda" and sharing > 1:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 

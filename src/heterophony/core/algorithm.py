@@ -129,7 +129,7 @@ class Algorithm:
         return apart or self.separates_head or self.uses_features
 
     def __repr__(self) -> str:
-        """Name the settings that are not at their default."""
+        """Show the settings that differ from their defaults."""
         pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
 
@@ -209,7 +209,7 @@ class Algorithm:
 
 
 def build_parts(algorithm: Algorithm, net: Net) -> Net:
-    """Let the algorithm add its parts to a net; what is frozen after that is given.
+    """Have the algorithm add its parts to a net; parameters that are then frozen are given.
 
     Raise ConfigError if nothing is left to train, or if one tensor would be treated in two ways.
     """

@@ -346,7 +346,7 @@ class Client:
             yield
 
     def remember_draws(self) -> Callable[[], AbstractContextManager[None]]:
-        """Return a block, ``with again():``, that draws once more what is drawn from now on."""
+        """Remember the generator; ``with again():`` repeats the draws that follow this call."""
         return partial(drawing_again, GeneratorStates.save())
 
     def once(self, derive: SamplesDerivation) -> Samples:

@@ -133,7 +133,7 @@ def add_layers(
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Tell whether calling a module does no more than its ``forward``, that of its class."""
+    """Return True if calling a module only runs the ``forward`` of its class: it has no hooks."""
     return "forward" not in module.__dict__ and not (
         module._forward_hooks
         or module._forward_pre_hooks

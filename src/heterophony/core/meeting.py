@@ -59,7 +59,7 @@ class Meeting(Generic[Result]):
             self.errors[number] = error
 
     def join(self, one: DirectPass, packing: int) -> None:
-        """Let all other tasks start; run the pass with theirs."""
+        """Wait until all other tasks have started, then run the pass together with theirs."""
         mine = WaitingPass(one, packing)
         self.waiting.append(mine)
         while self.left and not mine.has_run:

@@ -45,7 +45,7 @@ def find_spec_of_part(name: str, search: Sequence[str] | None) -> ModuleSpec | N
 
 
 def make_importable(name: str) -> None:
-    """Let a module of the current folder be imported, if no other place has one of that name.
+    """Make a module of the current folder importable, unless another one has its name.
 
     The folder is appended to ``sys.path``: installed packages come first.
     """

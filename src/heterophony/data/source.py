@@ -322,7 +322,7 @@ def check_names_on_boards(names: Iterable[str]) -> None:
     for name in names:
         if not NAME_PATTERN.fullmatch(name):
             raise DataError(
-                f"'{name}' cannot be a client's name on devices; rename it in the data: {NAME_RULE}"
+                f"'{name}' cannot be a client's name on boards; rename it in the data: {NAME_RULE}"
             )
 
 

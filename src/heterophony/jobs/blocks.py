@@ -288,7 +288,7 @@ def count_stacked_rows(size: int) -> int:
 
 @contextmanager
 def stacking(net: Net, size: int) -> Iterator[None]:
-    """Let linear layers compute a product for every ``size`` rows inside the ``with`` block; 0: for all."""
+    """Make linear layers compute one product per ``size`` rows inside the ``with`` block; 0: one for all."""
     layers = [m for m in net.modules() if type(m) is nn.Linear] if size else []
     for layer in layers:
         layer.forward = partial(multiply_stacked, layer, size)  # type: ignore[method-assign]
@@ -319,7 +319,7 @@ def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:
 
 
 def rename(found: Mapping[str, float], name: str) -> dict[str, float]:
-    """Name measurements as an evaluation does: the score, its loss, and further metrics."""
+    """Rename measurements to the keys of an evaluation: the score, its loss, and further metrics."""
     names = {"": name, LOSS_PREFIX: f"{LOSS_PREFIX}{name}"}
     return {names.get(k, f"{name}/{k}"): v for k, v in found.items()}
 

@@ -167,7 +167,7 @@ def compute_scores(
 
 
 def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
-    """Tell whether the client's own model is the generic one: the same function, the same tensors.
+    """Return True if the client's own model is the generic one: the same function, the same tensors.
 
     Then P and G are the same number, and the generic model need not be built.
     """
@@ -188,13 +188,13 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
 
 
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:
-    """Tell whether the server has all parameters that G needs; it may have the shared ones only."""
+    """Return True if the server has all parameters that G needs, not only the shared ones."""
     generic.net.eval()
     return plan.averages_personal or not needs_personal_parameters(plan, generic)
 
 
 def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
-    """Tell whether the generic model uses personal parameters.
+    """Return True if the generic model uses personal parameters.
 
     They are overwritten with NaN: if the model uses any of them, its output is not finite.
     """
@@ -217,14 +217,14 @@ def adapts_models(algorithm: Algorithm) -> bool:
 
 
 def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
-    """Tell whether P and G have the same base; its features are then computed only once."""
+    """Return True if P and G have the same base; its features are then computed only once."""
     bases = [c.net.base.state_dict() for c in (client, generic)]
     same = bases[0].keys() == bases[1].keys() and not adapts_models(algorithm)
     return same and all(torch.equal(v, bases[1][k]) for k, v in bases[0].items())
 
 
 def cache_last_output(module: nn.Module) -> None:
-    """Let a module return its last output if input and weights are the same again."""
+    """Make a module return its last output while its input and weights stay the same."""
     if find_record(module) is not None:  # unpacked inputs are new tensors at every call
         return
     compute = module.forward

@@ -120,7 +120,7 @@ class Plan:
         return tuple(map(self.build_plain_net, self.nets.values()))
 
     def build_plain_net(self, build: Callable[[], Net]) -> Net:
-        """Build a net with the initial weights that it has in a run of its own."""
+        """Build a net with the initial weights that it would have in a run where all clients have it."""
         with seeded(self.seed, "init"):
             net = build()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -307,7 +307,7 @@ class Plan:
         return undisturbed or self.algorithm.pooled
 
     def list_kinds(self, net: Net, t: int) -> dict[str, Kind]:
-        """Say of each tensor of a net whether it is shared in round ``t``, personal or given."""
+        """Return for each tensor of a net whether it is shared in round ``t``, personal or given."""
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:

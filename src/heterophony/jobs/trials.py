@@ -107,7 +107,7 @@ def check_merge(plan: Plan) -> None:
 
 
 def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoReturn:
-    """Say that the algorithm's merge is not of this kind, and what to do."""
+    """Raise ConfigError because the algorithm's merge is not of this kind; say what to do."""
     name = get_display_name(plan.algorithm_name)
     what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
     weighted = kind == "sum" and plan.weights != "uniform"

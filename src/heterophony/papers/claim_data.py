@@ -126,7 +126,7 @@ def describe_found(found: ClaimVerdict) -> str:
 
 
 def describe_disagreement(found: ClaimVerdict, deciding: CaseVerdict) -> str:
-    """Say what the last ten evaluations decide with the same settings, if it is something else."""
+    """Describe what the last ten evaluations decide with the same settings, if they disagree."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
         if same and case.rule == LAST10 and case.decision != deciding.decision:
@@ -221,7 +221,7 @@ def describe_decision(case: CaseVerdict) -> str:
 
 
 def describe_cost(found: ClaimVerdict) -> str:
-    """Say what it costs to decide a claim, in core-hours at both scales."""
+    """Describe what it costs to decide a claim, in core-hours at both scales."""
     if found.claim.follows:
         return "0"
     hours = estimate_core_hours(found.claim)

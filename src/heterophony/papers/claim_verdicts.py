@@ -94,13 +94,13 @@ class CaseVerdict:
 
     @property
     def settings(self) -> str:
-        """Say with which settings its runs were made."""
+        """Describe with which settings its runs were made."""
         variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
         return variant or "settings as in the text"
 
     @property
     def condition(self) -> str:
-        """Say under which settings and by which rule this is."""
+        """Describe under which settings and by which rule this is."""
         return f"{self.settings}, {RULE_NAMES[self.rule]}"
 
 

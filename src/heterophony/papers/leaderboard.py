@@ -316,7 +316,7 @@ def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
 
 
 def describe_ranks(ranking: Ranking) -> str:
-    """Say which ranks differ, and over how many seeds."""
+    """Describe which ranks differ, and over how many seeds."""
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"

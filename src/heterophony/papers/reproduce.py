@@ -156,7 +156,7 @@ class TableSelection:
         return f"{cell.config['data']['name']} in place of {cell.column}"
 
     def explain_unavailable(self, cell: Cell) -> str | None:
-        """Say why a cell cannot be run here; None if it can."""
+        """Explain why a cell cannot be run here; None if it can."""
         if cell.needs:
             return f"needs {cell.needs}"
         name = cell.config["data"]["name"]
@@ -165,7 +165,7 @@ class TableSelection:
         return None
 
     def describe_duplicates(self) -> list[str]:
-        """Say which rows or columns become the same at this scale."""
+        """Describe which rows or columns become the same at this scale."""
         pairs: dict[str, str] = {}
         for (row, column), first in self.duplicates.items():
             if column == first.column:
@@ -348,7 +348,7 @@ def measure_cells(
 def explain_incomparable(
     table: TableSelection, failed: Mapping[str, str], remarks: Mapping[CellKey, str]
 ) -> dict[CellKey, str]:
-    """Say why the cells that cannot be compared with the printed numbers cannot."""
+    """Explain why the cells that cannot be compared with the printed numbers cannot."""
     reasons = dict[CellKey, str]()
     if table.scale is not TableScale.full:
         reasons = {get_cell_key(c): f"{table.scale} scale" for c in table.selected_cells}

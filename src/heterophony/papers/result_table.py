@@ -153,7 +153,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
 
 
 def describe_chosen_variants(table: PublishedTable) -> list[str]:
-    """Say in a sentence what each variant is, why it is tried, and by which source."""
+    """Describe in a sentence what each variant is, why it is tried, and by which source."""
     return [
         f"Variant {v['name']}: {v['what']}; {v['reason']} ({v['source']})."
         for v in describe_variants(table, table.chosen)
@@ -161,7 +161,7 @@ def describe_chosen_variants(table: PublishedTable) -> list[str]:
 
 
 def describe_stand_ins(result: ReproductionResult) -> list[str]:
-    """Say what was run in place of the paper's columns; nothing if it was run as printed."""
+    """Describe what was run in place of the paper's columns; nothing if it was run as printed."""
     if not result.table.stand_ins:
         return []
     run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
@@ -175,7 +175,7 @@ def describe_marks(result: ReproductionResult) -> list[str]:
 
 
 def describe_diverged(result: ReproductionResult) -> list[str]:
-    """Say which runs diverged: the numbers of their row are of the other seeds."""
+    """Describe which runs diverged: the numbers of their row are of the other seeds."""
     return [f"Diverged, and left out of the numbers: {run}." for run in result.diverged]
 
 
@@ -200,6 +200,6 @@ def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
 
 
 def list_scale_notes(table: TableSelection) -> list[str]:
-    """Say what the scale changes, and which rows or columns become the same."""
+    """Describe what the scale changes, and which rows or columns become the same."""
     note = SCALE_NOTES.get(table.scale)
     return [note, *table.describe_duplicates()] if note else []

@@ -212,7 +212,7 @@ def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
 
 
 def limit_own_images(partition: dict[str, Any], small: str) -> None:
-    """Let a client draw no more images than a class has: it may draw all of one class."""
+    """Limit the images a client draws to those of one class: it may draw all of a class."""
     if partition.get("kind") != OWN_SIZE_PARTITION:
         return
     usual, of_class = (
@@ -421,7 +421,7 @@ def format_core_hours(hours: float | None) -> str:
 
 
 def explain_missing_cost(claim: PaperClaim) -> str:
-    """Say why a claim has no cost at either scale."""
+    """Explain why a claim has no cost at either scale."""
     if claim.command:
         return f"by `{claim.command}`"
     cells = index_cells(claim.table.name)

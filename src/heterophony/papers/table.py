@@ -99,7 +99,7 @@ class Ordering:
         check_settings(self)
 
     def describe(self) -> str:
-        """Say what is above what."""
+        """Describe the ordering: what is above what."""
         below = "all others" if self.below == "*" else self.below
         return f"{MEASURE_NAMES.get(self.measure, self.measure)} of {self.above} is above {below}"
 

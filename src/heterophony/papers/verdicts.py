@@ -273,7 +273,7 @@ def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNu
 
 
 def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
-    """Name what was run for a column; the paper's columns too, where they are not all the same."""
+    """Return the data that were run for a column; also the paper's columns, where they differ."""
     first = next((n for n in numbers if n.column == column), None)
     if first is None:
         return column
@@ -307,7 +307,7 @@ def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> s
 
 
 def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) -> str:
-    """Say how many seeds there are, and if they are too few to tell an order from chance."""
+    """Describe how many seeds there are, and if they are too few to tell an order from chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
     seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
     few = fewest < count_pairs_needed(len(others))
@@ -329,7 +329,7 @@ def pair_seeds(
 
 
 def describe_claim(claim: Claim, rule: str) -> str:
-    """Say whether an ordering holds, by the paper's rule (a key of ``RULE_NAMES``) and by last 10."""
+    """Describe whether an ordering holds, by the paper's rule (a key of ``RULE_NAMES``) and by last 10."""
     yes, no = ("holds", "does not hold") if claim.as_printed else ("seen here", "not seen here")
     if claim.as_printed and claim.seeds.startswith(f"{ONE_SEED},"):
         yes, no = "seen with one seed", "not seen with one seed"  # which decides nothing

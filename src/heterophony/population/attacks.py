@@ -49,7 +49,7 @@ class Attack:
         return self.f > 0
 
     def check_run(self, clients: Sequence[str], task: str) -> None:
-        """Raise an error if there are not so many clients, or no labels to falsify."""
+        """Raise ConfigError if there are fewer clients than that, or no labels to falsify."""
         if self.is_active and self.f >= len(clients):
             raise ConfigError(
                 f"attack.f: must be below the number of clients, which is {len(clients)}, not {self.f}"

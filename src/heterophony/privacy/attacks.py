@@ -84,7 +84,7 @@ def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
 
 
 def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
-    """Return what a stranger uses in place of the personal parameters, whatever the algorithm.
+    """Return what an attacker uses in place of the personal parameters, for every algorithm alike.
 
     ``initial``: those before the first round, which the server made. ``fresh``: newly drawn ones.
     """

@@ -208,7 +208,7 @@ def match_images(true: Tensor, found: Tensor) -> list[int]:
 
 
 def match_labels(true: Tensor, found: Tensor) -> list[bool]:
-    """Say which labels were found; each found label counts once, in any order."""
+    """Describe which labels were found; each found label counts once, in any order."""
     left, out = Counter(found.tolist()), []
     for label in true.tolist():
         out.append(left[label] > 0)

@@ -131,7 +131,7 @@ def summarise_row(
 def summarise_matching(
     records: Sequence[Record], matched: Mapping[str, Mapping[float, int]]
 ) -> dict[str, dict[str, Record]]:
-    """Say in which round each algorithm reached each level, and what its loss was there."""
+    """Describe in which round each algorithm reached each level, and what its loss was there."""
     losses = collect_losses(records)
     return {
         name: {f"{v:g}": {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
@@ -328,7 +328,7 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
 
 
 def explain_matching(records: Sequence[Record]) -> list[str]:
-    """Say in which rounds algorithms were attacked at equal loss, and which levels are left out."""
+    """Describe in which rounds algorithms were attacked at equal loss, and which levels are left out."""
     matched, losses = collect_matched_rounds(records), collect_losses(records)
     if not matched:
         return []

@@ -97,7 +97,7 @@ class Protection:
         check_settings(self)
 
     def __repr__(self) -> str:
-        """Name the settings that are not at their default."""
+        """Show the settings that differ from their defaults."""
         pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
         changed = [f"{f.name}={v!r}" for f, v in pairs if v not in (f.default, {})]
         return f"{type(self).__name__}({', '.join(changed)})"
@@ -132,7 +132,7 @@ class Protection:
         """Raise ConfigError if the run, or another protection in it, does not go with this one."""
 
     def check_replies(self, replies: int) -> str:
-        """Return why so many replies in a round are too few for it; empty if they are enough."""
+        """Return why this number of replies per round is too small; empty if it is enough."""
         return ""
 
     def settle(self, run: RunFacts) -> tuple[Protection, int]:
@@ -141,13 +141,13 @@ class Protection:
 
     # Privacy --------------------------------------------------------------------------------
     def promise(self, run: RunFacts) -> PrivacyPromise | None:
-        """Say what ε is about; None if it gives no differential privacy."""
+        """Describe what ε is about; None if it gives no differential privacy."""
         return None
 
     def spend(
         self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
     ) -> float | None:
-        """Return ε after so many rounds; None where there is no bound.
+        """Return ε after this many rounds; None where there is no bound.
 
         ``before`` is ε before the last of them, ``replies`` are all replies of the last.
         """

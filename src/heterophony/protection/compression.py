@@ -41,7 +41,7 @@ def from_float32(values: Tensor) -> Tensor:
 
 
 def keep_significant_bits(units: int, bits: int = 24) -> int:
-    """Round a whole number up to one with so many significant bits, which a float32 can hold."""
+    """Round an integer up to as many significant bits as a float32 can hold."""
     spare = max(0, units.bit_length() - bits)
     return -(-units >> spare) << spare
 

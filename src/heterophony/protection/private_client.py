@@ -59,7 +59,7 @@ class SingleGradients:
 
 @contextmanager
 def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
-    """Let Opacus compute the gradient of every example in the backward passes of the block."""
+    """Have Opacus compute the gradient of every example in the backward passes of the block."""
     if find_spec("opacus") is None:
         raise ConfigError(
             f"{WHERE}: it needs Opacus; install it with pip install 'heterophony[dp]'"
@@ -265,7 +265,7 @@ class PrivateClient(Client):
     def set_private_gradients(
         self, named: Tensors, loss: Loss, gradients: SingleGradients, batch: int, purpose: str
     ) -> float:
-        """Set every gradient to the noisy sum of clipped ones, by the expected size of a batch."""
+        """Set every gradient to the noisy sum of clipped gradients, divided by the expected batch size."""
         samples = self.private_data.train
         rate, value = min(1.0, batch / len(samples)), 0.0
         drawn = draw_uniform(self.secret, f"examples|{purpose}", len(samples)) < rate

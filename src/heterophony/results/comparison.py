@@ -320,7 +320,7 @@ def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | 
 
 
 def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | None:
-    """Say what bold means in these columns, or why nothing is bold; None if nothing is compared."""
+    """Describe what bold means in these columns, or why nothing is bold; None if nothing is compared."""
     if any(key in row.leads for row in rows for key in keys):
         return BOLD_NOTE
     reason = explain_missing_lead(rows)
@@ -328,7 +328,7 @@ def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | No
 
 
 def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
-    """Say why no row leads beyond chance; None if fewer than two are finished."""
+    """Explain why no row leads beyond chance; None if fewer than two are finished."""
     finished = [row for row in rows if row.state == "finished"]
     if len(finished) < 2:
         return None
@@ -355,7 +355,7 @@ def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
-    """Say which rows differ from the first, or why that cannot be decided; None without a pair."""
+    """Describe which rows differ from the first, or why that cannot be decided; None without a pair."""
     gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
     if not gaps:
         return None

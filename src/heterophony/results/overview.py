@@ -339,7 +339,7 @@ def list_notes(summary: Summary, folder: Path) -> list[str | None]:
 
 
 def describe_lone_clients(events: Iterable[Event]) -> str | None:
-    """Say that every round had one client of several, so that nothing was averaged; else None."""
+    """Note that one client trained in each round, so that nothing was averaged; else None."""
     known: Sequence[str] = []
     rounds = 0
     for event in events:
@@ -358,7 +358,7 @@ def describe_lone_clients(events: Iterable[Event]) -> str | None:
 
 
 def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
-    """Say why a run has no G: there is no generic model, or the server cannot know it."""
+    """Explain why a run has no G: there is no generic model, or the server cannot know it."""
     name = get_display_name(algorithm)
     try:
         has_generic = get_algorithm_class(algorithm).common
@@ -375,7 +375,7 @@ def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
 
 
 def describe_privacy(summary: Summary) -> str:
-    """Say in one sentence how much privacy a run has spent."""
+    """Describe in one sentence how much privacy a run has spent."""
     bound = "no bound on ε" if summary.epsilon is None else f"ε = {summary.epsilon:.3f}"
     unit, how = summary.privacy["unit"], summary.privacy["accounting"]
     return (
@@ -385,7 +385,7 @@ def describe_privacy(summary: Summary) -> str:
 
 
 def describe_cost(summary: Summary) -> list[str]:
-    """Say how many bytes and seconds a run took."""
+    """Describe how many bytes and seconds a run took."""
     up, down = (f"{summary.bytes[way] / 1e6:.1f}" for way in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"

@@ -327,7 +327,7 @@ def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
 
 
 def explain_no_choice(sweep: SweepTable) -> str:
-    """Say why nothing was chosen, and how to have it chosen."""
+    """Explain why nothing was chosen, and how to have it chosen."""
     if sweep.validated:
         return f"nothing is chosen: there is no {sweep.by} to choose by; leave out --by"
     if all(row.state != "finished" for row in sweep.rows):
@@ -339,7 +339,7 @@ def explain_no_choice(sweep: SweepTable) -> str:
 
 
 def describe_choice(sweep: SweepTable) -> list[str]:
-    """Say which settings were chosen, how sure that is, and how to train with them."""
+    """Describe which settings were chosen, how sure that is, and how to train with them."""
     row, error = sweep.chosen, sweep.standard_error
     if row is None or error is None:
         return []
@@ -394,7 +394,7 @@ def list_tuned_cells(algorithm: TunedAlgorithm) -> list[Value]:
 
 
 def describe_tuned(algorithm: TunedAlgorithm) -> str:
-    """Say which settings were chosen, and how many others are within the standard error."""
+    """Describe which settings were chosen, and how many others are within the standard error."""
     if algorithm.sweep.chosen is None:
         return "nothing is chosen: no trial has finished"
     close = len(algorithm.sweep.close)

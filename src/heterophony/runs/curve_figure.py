@@ -44,5 +44,5 @@ def draw_curves(
 
 
 def has_negative(curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
-    """Tell whether a score is below 0, as R² can be."""
+    """Return True if a score is below 0, as R² can be."""
     return any(v < 0 for k in LINES for _, v in curves[k])

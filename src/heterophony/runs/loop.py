@@ -257,7 +257,7 @@ def read_spent(folder: RunFolder) -> float | None:
 
 
 def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEvent | None:
-    """Let every new client join, each in one job; return None if there are no new clients.
+    """Run the job in which each new client joins; return None if there are no new clients.
 
     Their replies are never merged, so a job can be repeated after an interruption.
     """

@@ -53,7 +53,7 @@ class ModelInput:
         return x.float() if x.dtype == torch.float64 else x
 
     def arrange(self, x: Tensor) -> Tensor:
-        """Bring a batch of examples into the stored layout; raise if its shape does not fit."""
+        """Convert a batch of examples to the stored layout; raise DataError if its shape does not fit."""
         given, shape = tuple(x.shape[1:]), self.shape
         if given == shape or (not self.stored.is_floating_point and self.stored != torch.uint8):
             return x  # sequences of tokens may have any length

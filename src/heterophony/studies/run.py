@@ -520,13 +520,13 @@ def check_same_data(plan: Plan, events: list[Event]) -> None:
     if start.get("data_sha256") != plan.federation.sha256:
         raise FolderError(
             "the data are not those the run began with (data_sha256 differs);"
-            " bring them back, or start a new run"
+            " restore them, or start a new run"
         )
     for file, sha256 in plan.file_digests.items():
         if start.get("files", {}).get(file) != sha256:
             raise FolderError(
-                f"{file} is not what it was when the run began (its sha256 differs);"
-                " bring it back, or start a new run"
+                f"{file} has changed since the run began (its sha256 differs);"
+                " restore it, or start a new run"
             )
 
 
@@ -536,7 +536,7 @@ def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
     if began is not None and began != plan.start_sha256:
         raise FolderError(
             "the net is not the one the run began with (start_sha256 differs);"
-            " bring back the model or its checkpoint, or start a new run"
+            " restore the model or its checkpoint, or start a new run"
         )
 
 

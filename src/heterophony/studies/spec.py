@@ -89,7 +89,7 @@ class RunSpec:
         return plan
 
     def list_objects(self) -> dict[str, str]:
-        """Name the objects that settings cannot express, by their place; usually there are none."""
+        """Return the names of the objects that settings cannot express; usually there are none."""
         config, found = self.config, dict[str, str]()
         if self.federation is not None and self.federation.recipe is None:
             found["data"] = self.federation.name

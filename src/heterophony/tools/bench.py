@@ -129,7 +129,7 @@ def measure_speed(
 
 
 def run_in_subprocess(task: Callable[[], float]) -> float:
-    """Run a task in a process of its own with one thread, as a user's script would."""
+    """Run a task in a new process with one thread, as a user's script would."""
     start_fork_server()
     ours, theirs = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=send_result, args=(theirs, task))

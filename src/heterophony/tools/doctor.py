@@ -91,7 +91,7 @@ def try_engine(name: str) -> str:
 
 
 def try_fast_training() -> str:
-    """Say how plain passes of training run with the bits of autograd, for a small net and a larger one."""
+    """Describe how plain passes of training run with the bits of autograd, for a small net and a larger one."""
     from ..runs.events import get_start
     from ..studies.federate import federate
     from ..studies.run import run
@@ -106,7 +106,7 @@ def try_fast_training() -> str:
 def find_broker_program() -> str:
     """Find Mosquitto, through which devices communicate; the client is in the extra ``mqtt``."""
     if find_spec("paho") is None:
-        raise ModuleNotFoundError("needed only for devices: pip install 'heterophony[mqtt]'")
+        raise ModuleNotFoundError("needed only for boards: pip install 'heterophony[mqtt]'")
     from ..boards.broker.process import find_mosquitto
 
     return str(find_mosquitto())

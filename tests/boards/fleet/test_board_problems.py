@@ -261,8 +261,8 @@ def test_memory_that_a_measured_job_needs_is_said_before_it_runs_out():
     with pytest.raises(ConfigError) as error:
         guard.begin_job("1")
     assert str(error.value) == (
-        "too little memory for client 1: a job needs 120 MB, as measured, 120 MB are left; by that, this"
-        " board can hold 1 of such clients, not 3: give it fewer, or end other programs"
+        "too little memory for client 1: a job needs 120 MB, as measured, 120 MB are left; this"
+        " board has room for 1 of its 3 clients: give it fewer, or end other programs"
     )
 
 

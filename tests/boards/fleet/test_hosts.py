@@ -8,7 +8,7 @@ from heterophony.boards.fleet.hosts import assign_clients, read_fleet
 from heterophony.core.errors import ConfigError
 
 MISTAKES = {
-    "": "no board; add one, as in [boards.nano-1] with ssh = \"pi@10.0.0.5\"",
+    "": "no boards; add one, as in [boards.nano-1] with ssh = \"pi@10.0.0.5\"",
     "[boards.a]\nclient = 3": "boards.a: no key 'client'; did you mean 'clients'?",
     "[boards.a]\nclients = 0": "boards.a.clients: must be a number above 0, or names as in [\"0\", \"1\"], not 0",
     "[boards.a]\nssh = \"-oProxyCommand=x\"": "boards.a.ssh: '-oProxyCommand=x' is empty, or begins with '-'",
@@ -19,7 +19,7 @@ MISTAKES = {
     "[boards.a]\nclients = [\"0\"]\n[boards.b]\nclients = [\"0\"]": "client '0' is on board 'a' already",
     "[boards.a]\nclients = 1\n[boards.b]\nclients = [\"1\"]": "name them on all boards, give numbers on all",
     "adress = \"x\"\n[boards.a]": "no key 'adress'; did you mean 'address'?",
-    "address = \"a b\"\n[boards.a]": "'a b' is no host name or address",
+    "address = \"a b\"\n[boards.a]": "'a b' is not a host name or address",
     "boards = 3": "no board",
     "[boards": "is not TOML",
 }  # fmt: skip

@@ -74,7 +74,7 @@ def read_fleet(path: Path) -> Fleet:
     boards = content.pop("boards", None)
     if not isinstance(boards, dict) or not boards:
         raise ConfigError(
-            f'{path}: no board; add one, as in [boards.nano-1] with ssh = "pi@10.0.0.5"'
+            f'{path}: no boards; add one, as in [boards.nano-1] with ssh = "pi@10.0.0.5"'
         )
     if len(boards) > MAX_BOARDS:
         raise ConfigError(f"{path}: {len(boards)} boards; at most {MAX_BOARDS} are possible")
@@ -96,7 +96,7 @@ def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
             )
         require(path, key, value, rules[key])
     if "address" in content and not HOST_PATTERN.fullmatch(content["address"]):
-        raise ConfigError(f"{path}: address: {content['address']!r} is no host name or address")
+        raise ConfigError(f"{path}: address: {content['address']!r} is not a host name or address")
     if not 0 <= content.get("port", 0) <= 65535:
         raise ConfigError(f"{path}: port: must be 0 to 65535, not {content['port']}")
     if "ssh_config" in content:

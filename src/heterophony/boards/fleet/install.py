@@ -277,7 +277,7 @@ class Installer:
         return cls(wheels, *build_own_wheel())
 
     def install(self, ssh: SshRunner, board: Board, facts: BoardFacts) -> str:
-        """Bring the board to the state of this machine; say what was done."""
+        """Update the board to the state of this machine; return what was done."""
         state = call_board(ssh, board, "environment")
         target = Target.from_facts(facts)
         contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}

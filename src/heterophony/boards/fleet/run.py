@@ -39,7 +39,7 @@ from .steps import (
 
 @dataclass
 class Preparation:
-    """Makes boards ready, each in a thread of its own; every step can be repeated."""
+    """Prepares boards, one thread each; every step can be repeated."""
 
     fleet: Fleet
     ssh: SshRunner
@@ -144,7 +144,7 @@ class Supervisor:
     last_said: dict[str, str] = field(default_factory=dict)
 
     def watch(self) -> None:
-        """Look at all boards again and again, until ``stopped`` is set."""
+        """Poll all boards until ``stopped`` is set."""
         while not self.stopped.wait(POLL_SECONDS):
             threads = [
                 threading.Thread(target=self.look_at, args=(board,), daemon=True)

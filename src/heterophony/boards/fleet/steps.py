@@ -63,7 +63,7 @@ class BoardFacts:
 
 
 def read_facts(ssh: SshRunner, board: Board, address: str = "", port: int = 0) -> BoardFacts:
-    """Ask the board; with a port, also whether it reaches the broker there."""
+    """Read the facts of a board; with a port, also whether it reaches the broker there."""
     begun = time.time()
     content = call_board(ssh, board, "facts", {"address": address, "port": port})
     return parse_facts(content, (begun + time.time()) / 2, (time.time() - begun) / 2)

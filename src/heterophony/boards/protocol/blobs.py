@@ -93,7 +93,7 @@ class OutgoingBlob:
         """Return the encoded chunks that are wanted."""
         if max(want.chunks) >= count_chunks(self.blob):
             raise CodecError(
-                f"chunk {max(want.chunks)} is wanted of a blob that has {count_chunks(self.blob)}"
+                f"chunk {max(want.chunks)} was requested of a blob that has {count_chunks(self.blob)}"
             )
         return [
             encode_chunk(Chunk(want.sha256, i, self.read_range(i * CHUNK_BYTES, CHUNK_BYTES)))

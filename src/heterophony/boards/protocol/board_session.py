@@ -256,7 +256,7 @@ class BoardSession:
         return self.jobs.take_next_job()
 
     def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
-        """Hand in the reply of the current job."""
+        """Announce the reply of the current job."""
         return self.address_to_server(self.jobs.finish_current(reply, seconds, now))
 
     def submit_failure(self, why: object, again: bool, now: float) -> list[Publication]:

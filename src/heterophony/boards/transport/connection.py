@@ -256,7 +256,7 @@ class Connection:
 
 
 def explain_loss(why: str) -> str:
-    """Say what it can mean that TLS was cut off: brokers give a revoked certificate no other answer."""
+    """Explain a lost TLS connection: brokers give a revoked certificate no other answer."""
     cut = "EOF occurred in violation of protocol" in why
     return (
         "it ended the connection; is this enrolment revoked, or the broker stopping?"

@@ -177,7 +177,7 @@ class MqttTransport:
         self.report_event(ConnectionEvent("connected", text))
 
     def report_event(self, event: ConnectionEvent) -> None:
-        """Put the event into the inbox, unless it repeats the last one."""
+        """Add the event to the inbox, unless it repeats the last one."""
         if event != self._last_event:
             self._last_event = event
             self.inbox.offer(event)

@@ -138,7 +138,7 @@ class MqttClient:
         self.paho.disconnect()
 
     def disconnect_and_end_session(self) -> None:
-        """Let the broker forget us: at the next connection everything is announced again."""
+        """Make the broker forget this session: everything is announced again at the next connection."""
         forget = _make_properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0)
         self.paho.disconnect(properties=forget)
 

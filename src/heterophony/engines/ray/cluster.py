@@ -148,7 +148,7 @@ def silence_stderr() -> Iterator[None]:
 
 
 def explain_connection_error(error: Exception, cluster: Cluster) -> str:
-    """Say why a cluster cannot be joined, and what to do."""
+    """Explain why a cluster cannot be joined, and what to do."""
     hint = (
         "; if several clusters run here, set engine.address to head:port"
         if cluster.address == AUTO_ADDRESS

@@ -218,7 +218,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
 
 
 def describe_lines(panels: dict[str, list[DifferenceCurve]]) -> str:
-    """Say what the lines and bands are, and over how many seeds."""
+    """Describe what the lines and bands are, and over how many seeds."""
     seeds = [len(curve.seeds) for curves in panels.values() for curve in curves]
     low, high = min(seeds), max(seeds)
     count = f"{low}" if low == high else f"{low} to {high}"

@@ -153,7 +153,7 @@ def set_percent_axes(axes: Axes, *directions: str) -> None:
 
 
 def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
-    """Put ticks at whole numbers only: rounds and clients have no halves."""
+    """Put ticks at integers only, for rounds and clients."""
     # with the default of two ticks, a range with one whole number in it would get fractions
     axis.set_major_locator(MaxNLocator(about, integer=True, min_n_ticks=1))
 

@@ -137,7 +137,7 @@ def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
 
 
 def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
-    """Say who leads in G or P over the last ten evaluations, or why nobody can be said to."""
+    """Describe who leads in G or P over the last ten evaluations, or why nobody can be said to."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
         for row in rows:

@@ -42,7 +42,7 @@ def has_unequal_clients(run: Run) -> bool:
 
 
 def average_over_clients(run: Run) -> Run:
-    """Return the run with curves in which each client counts the same, whatever its examples."""
+    """Return the run with curves in which each client has the same weight."""
     return replace(run, curves=run.client_mean_curves)
 
 
@@ -247,7 +247,7 @@ def choose_shown_rounds(
 
 
 def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
-    """Say when the shown images were attacked: ``after 10 rounds``, or ``at loss 0.5``."""
+    """Describe when the shown images were attacked: ``after 10 rounds``, or ``at loss 0.5``."""
     levels = list_common_levels(collect_matched_rounds(records))
     if levels:
         return f"at loss {levels[-1]:g}"
