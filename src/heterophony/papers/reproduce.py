@@ -28,10 +28,9 @@ from ..engines.base import check_engine_installed, count_cores
 from ..results.statistics import compute_confidence_interval
 from ..runs.events import Event, get_start
 from ..runs.folder import RunFolder
-from ..studies.compare import run_all
 from ..studies.hooks import RunsProgress
 from ..studies.load import prepare_pretraining, save_pretrained
-from ..studies.many import RunOptions, run_many
+from ..studies.many import RunOptions, run_all, run_many
 from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
 from .scaling import SHRINK_CONFIG, estimate_seconds, format_duration, measure_speed
