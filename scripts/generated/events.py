@@ -15,7 +15,7 @@ HEAD = """\
 
 Written by `scripts/generate` from `src/heterophony/runs/events.py`.
 
-A run folder holds `events.jsonl`: one JSON object per line, in order of time. A finished run has one `start`, an
+A run folder holds `events.jsonl`: one JSON object per line, in chronological order. A finished run has one `start`, an
 `evaluation` for each evaluated round, a `round` for every round, `new_clients` if clients join after training, and one `end`. `heterophony report`
 and `result.json` are computed from these events alone, and `hp.run(…).events` returns them as a list of dictionaries.
 

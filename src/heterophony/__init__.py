@@ -1,4 +1,4 @@
-"""Personalised federated learning: one generic model, and for every client one of its own."""
+"""Personalised federated learning: one generic model, and a personal model for every client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 
 def find_algorithm_module(name: str) -> str | None:
-    """Find the file of an algorithm's class that has no line in the stub yet."""
+    """Find the module of an algorithm's class that is not in the stub yet."""
     if not name[:1].isupper():  # no class: do not import torch for it
         return None
     from .algorithms import ALGORITHM_CLASSES

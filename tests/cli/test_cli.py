@@ -747,7 +747,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
     )
     assert code == 74
     assert line == (
-        "error: cannot use mine/events.jsonl: File too large; what was committed before is intact"
+        "error: cannot use mine/events.jsonl: File too large; committed rounds are intact"
         " (make room or fix the permissions, then resume)"
     )
     reached = max(int(p.name) for p in Path("mine/commits").glob("0*"))

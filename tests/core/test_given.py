@@ -197,7 +197,7 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
         played(Thawing(), model=frozen_backbone())
     assert str(caught.value) == (
         f"client.fit: train names '{said}', which is frozen (requires_grad=False) when the run"
-        " begins; unfreeze it before, or leave it out"
+        " begins; unfreeze it before the run, or remove it from train"
     )
 
 
@@ -300,7 +300,7 @@ def test_tied_weights_across_the_cut_are_refused_where_one_part_is_personal():
         played("fedper", model=Tied())
     assert str(caught.value) == (
         "model: 'base.embed.weight' and 'head.weight' are one tensor (tied weights), and FedPer treats"
-        " base and head differently; give each part a tensor of its own, or choose an algorithm that"
+        " base and head differently; give each part a separate tensor, or choose an algorithm that"
         " shares both, such as fedavg"
     )
     with pytest.raises(ConfigError, match="are one tensor"):

@@ -283,7 +283,7 @@ def test_a_head_may_be_named_by_its_path(path):
         (ByHand, "nothing with parameters comes before 'body'"),
         (ControlFlowAround, "torch.fx cannot follow its forward (symbolically traced variables"),
         (Noisy, "its forward creates random tensors"),
-        (OtherSteps, "base and head compute something else in evaluation"),
+        (OtherSteps, "base and head compute something different in evaluation"),
     ],
 )
 def test_what_cannot_be_split_is_refused_in_one_line(make, reason):

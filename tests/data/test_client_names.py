@@ -216,7 +216,7 @@ def test_names_that_differ_in_case_alone_need_a_disk_that_tells_them_apart(
     store.check_names(["a", "A"])
     monkeypatch.setattr(client_store, "ignores_case", lambda folder: True)
     store.check_names(["a", "b"])
-    with pytest.raises(FolderError, match="clients 'a' and 'A' differ in case alone"):
+    with pytest.raises(FolderError, match="clients 'a' and 'A' differ only in case"):
         store.check_names(["a", "A"])
 
 

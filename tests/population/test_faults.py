@@ -433,7 +433,7 @@ def test_attendance_is_by_round_and_client():
 @pytest.mark.parametrize(
     ("faults", "devices", "said"),
     [
-        (Faults(deadline=3), Speeds(), "participation.deadline: no time is simulated"),
+        (Faults(deadline=3), Speeds(), "participation.deadline: needs simulated time"),
         (
             Faults(quorum=6),
             Speeds(),
@@ -442,7 +442,7 @@ def test_attendance_is_by_round_and_client():
         (
             Faults(availability=Diurnal(unit="seconds")),
             Speeds(),
-            "participation.availability.unit: no time is simulated",
+            "participation.availability.unit: needs simulated time",
         ),
     ],
 )

@@ -121,9 +121,9 @@ def test_epsilon_is_that_of_the_library_and_grows(monkeypatch):
         assert 0 < spent[0] < spent[1] == result.summary.epsilon
         assert (result.summary.delta, result.summary.privacy["unit"]) == (1e-3, "client")
         told = (
-            "the models, with a client's moves or zeros in their place; fixed cohorts do not amplify"
+            "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify"
             if rate is None
-            else "the models, with or without one client; Poisson sampling at rate 0.5"
+            else "the models, with and without one client; Poisson sampling at rate 0.5"
         )
         assert result.summary.privacy["accounting"] == told
         local = replace(dp, where="device")
@@ -181,10 +181,10 @@ def test_a_target_chooses_the_noise_and_a_budget_ends_the_run(tmp_path):
     ("name", "how", "message"),
     [
         ("fedavg", {"weights": "samples"}, r"set aggregation\.weights = 'uniform'"),
-        ("fedavg", {"buffers": "average"}, "running statistics do not bear noise"),
-        ("fedamp", {}, "client_dp: what FedAMP makes of the replies is more than a sum"),
-        ("fednova", {}, "client_dp: what FedNova makes of the replies is more than a sum"),
-        ("fedreg", {}, "client_dp: what FedReG makes of the replies is more than a sum"),
+        ("fedavg", {"buffers": "average"}, "running statistics do not tolerate noise"),
+        ("fedamp", {}, "client_dp: the merge of FedAMP depends on more than the sum"),
+        ("fednova", {}, "client_dp: the merge of FedNova depends on more than the sum"),
+        ("fedreg", {}, "client_dp: the merge of FedReG depends on more than the sum"),
         ("fedproto", {}, "nothing that FedProto sends is a change of what it received"),
         ("local", {}, "nothing that Local sends is a change"),
     ],
@@ -196,8 +196,8 @@ def test_what_does_not_go_together_is_a_clear_error(name, how, message):
 
 def test_bad_settings_are_clear():
     for settings, message in (
-        ({}, "noise: give either noise or epsilon"),
-        ({"noise": 1.0, "epsilon": 1.0}, "noise: give either noise or epsilon"),
+        ({}, "noise: set either noise or epsilon"),
+        ({"noise": 1.0, "epsilon": 1.0}, "noise: set either noise or epsilon"),
         ({"noise": 1.0, "clip": float("inf")}, "clip: must be finite where noise is added"),
         ({"epsilon": 1.0, "budget": 2.0}, "budget: not with epsilon"),
     ):

@@ -62,10 +62,10 @@ def test_a_run_with_masks_is_the_run_without_but_for_rounding():
 
 @pytest.mark.parametrize("name", ["fedamp", "fedcac", "fednova", "fedpac"])
 def test_algorithms_that_need_single_replies_are_refused(name):
-    with pytest.raises(ConfigError, match=r"masked_sum: what .* makes of the replies is more than"):
+    with pytest.raises(ConfigError, match=r"masked_sum: the merge of .* depends on more than"):
         played(name, protection=[hp.MaskedSum()], weights="uniform")
 
 
 def test_weights_that_replies_bring_are_noticed_whatever_the_weights_are():
-    with pytest.raises(ConfigError, match="masked_sum: what FedReG makes of the replies is more"):
+    with pytest.raises(ConfigError, match="masked_sum: the merge of FedReG depends on more"):
         played("fedreg", protection=[hp.MaskedSum()])

@@ -77,7 +77,7 @@ def test_too_few_replies_void_a_round_and_are_refused_beforehand():
 
 
 def test_rules_that_mix_replies_are_refused_where_merge_tells_clients_apart():
-    with pytest.raises(ConfigError, match="median: what FedAMP makes of the replies tells clients"):
+    with pytest.raises(ConfigError, match="median: the merge of FedAMP depends on which"):
         played("fedamp", protection=[hp.Median()])
     assert played("fedamp", protection=[hp.NormBound()], rounds=1).finished
 
@@ -127,7 +127,9 @@ def test_a_rule_repairs_what_an_attack_breaks():
 
 
 def test_bad_attacks_are_clear():
-    with pytest.raises(ConfigError, match="f: give the number of bad clients and what they do"):
+    with pytest.raises(
+        ConfigError, match="f: set the number of malicious clients and what they do"
+    ):
         hp.Attack(kind="noise")
     with pytest.raises(
         ConfigError, match=r"attack\.f: must be below the number of clients, which is 6"

@@ -655,7 +655,7 @@ def test_a_full_disk_is_a_storage_error_and_the_older_commit_loads(ends):
     assert codes["full_disk"] == 74
     said = (root / "full_disk.said").read_text()
     assert said.startswith("StorageError: cannot use ")
-    assert "File too large; what was committed before is intact" in said
+    assert "File too large; committed rounds are intact" in said
     run = reopened(root / "full_disk")
     assert names(run.commits_folder) == ["0000001"], "nothing half-written is left"
     assert same(run.restore_newest_commit(SAMPLES), small(1))

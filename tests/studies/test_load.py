@@ -227,7 +227,7 @@ def test_the_personal_model_of_a_device_is_in_the_folder_of_the_device(by_comman
     with pytest.raises(DataError, match="nowhere is not there"):
         result.personal("1", board="nowhere")
     (out / "boards.json").write_text("{}")
-    with pytest.raises(FolderError, match="does not say which board holds client '1'"):
+    with pytest.raises(FolderError, match="does not record which board holds client '1'"):
         result.personal("1", board=device)
 
 

@@ -21,9 +21,9 @@ CACHE_BYTES = 1 << 28  # of each worker; it holds all images of CIFAR-10, as byt
 
 
 class ResidentExamples:
-    """A worker's cache of examples; above its limit, the least recently used leave.
+    """A worker's cache of examples. When it is full, the least recently used examples are dropped.
 
-    It serves one federation at a time: those of another one would have the same names.
+    It serves one federation at a time, because two federations may use the same names.
     """
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
@@ -31,7 +31,7 @@ class ResidentExamples:
         self.size, self._entries = 0, OrderedDict[Hashable, Tensor]()
 
     def serve(self, owner: object) -> None:
-        """Keep examples of this federation, and forget those of another one."""
+        """Prepare to cache examples of this federation; drop those of any other."""
         if owner is not self.owner:
             self._entries.clear()
             self.owner, self.size = owner, 0  # type: ignore[assignment]
@@ -90,13 +90,13 @@ CURRENT = ContextVar("compute", default=ON_CPU)
 
 
 def get_compute() -> Compute:
-    """Return where the job of this thread computes; outside of jobs, that is the CPU."""
+    """Return the device and precision of this thread's job; outside of jobs, the CPU in float32."""
     return CURRENT.get()
 
 
 @contextmanager
 def computing(compute: Compute) -> Iterator[None]:
-    """Compute on this device, in this precision, inside the ``with`` block."""
+    """Compute on this device and in this precision inside the ``with`` block."""
     token = CURRENT.set(compute)
     try:
         yield
@@ -105,9 +105,9 @@ def computing(compute: Compute) -> Iterator[None]:
 
 
 def autocast() -> AbstractContextManager[object]:
-    """Run the operations inside in the job's precision; in float32 nothing is changed.
+    """Return a context that runs operations in the job's precision; in float32 it changes nothing.
 
-    The same object can be entered again, after it was left.
+    The context can be entered again after it was left.
     """
     compute = get_compute()
     if compute.precision == "float32":
@@ -119,7 +119,7 @@ def autocast() -> AbstractContextManager[object]:
 
 
 def bring_back(tensors: Tensors) -> Tensors:
-    """Return the tensors on the CPU; if the job computes there, the same object."""
+    """Return the tensors on the CPU; if the job computes there, return the same object."""
     return tensors if get_compute().is_cpu else tensors.map(Tensor.cpu)
 
 
@@ -128,14 +128,14 @@ def bring_back_memory(memory: Memory) -> Memory:
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """Return what autocast computed as float32; other tensors are returned as they are."""
+    """Convert a tensor that autocast computed to float32; return any other tensor unchanged."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def read_loss(value: Tensor) -> float:
-    """Return a loss to add up: a number, or on a GPU a tensor there, so that no step waits for it.
+    """Return a loss for summing: a number, or on a GPU a tensor, so that no step waits for the GPU.
 
-    Whoever has added them up converts the sum to a number, which waits once.
+    The caller converts the sum to a number, which waits for the GPU once.
     """
     if value.is_cpu:
         return value.item()
@@ -160,7 +160,7 @@ class MemoryUse:
     total: int
 
     def count_fitting_workers(self) -> int:
-        """Count the workers that fit: what is free without this one, by what each may need."""
+        """Return how many workers fit: the memory free without this one, divided by the need of each."""
         outside = max(0, self.total - self.free - self.reserved)  # also of other programs
         context = min(outside, CONTEXT_BYTES)
         available = self.free + self.reserved + context
@@ -179,7 +179,7 @@ def measure_memory(compute: Compute) -> MemoryUse | None:
 
 
 def limit_memory(compute: Compute, sharing: int) -> None:
-    """Limit this process to its share of a GPU: a worker that needs more fails, not its neighbours."""
+    """Limit this process to its share of a GPU: if it needs more, it fails, not its neighbours."""
     if compute.device.type == "cuda" and sharing > 1:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 
@@ -198,7 +198,7 @@ def check_device_name(name: str) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device with this name; ``auto`` is CUDA where torch sees it. Raise if it is missing."""
+    """Return the device with this name, or raise ConfigError; ``auto`` is CUDA if available, else the CPU."""
     check_device_name(name)
     if name == "auto":
         return torch.device("cuda" if count_devices("cuda") else "cpu")
@@ -220,7 +220,7 @@ def find_device(name: str) -> torch.device:
 
 
 def count_devices(kind: str) -> int:
-    """Count the devices of a kind that torch sees; this starts nothing on them."""
+    """Return how many devices of this kind torch can use, without initialising any."""
     module = torch.get_device_module(kind)
     return int(module.device_count()) if module.is_available() else 0
 
@@ -234,12 +234,12 @@ def name_remedy(kind: str) -> str:
 def choose_compute(
     device: str = "auto", precision: Precision = "float32", deterministic: bool = True
 ) -> Compute:
-    """Return where and how jobs compute; raise if the device is missing."""
+    """Return the device, precision and determinism of jobs; raise ConfigError if the device is missing."""
     return Compute(find_device(device), precision, deterministic)
 
 
 def assign_gpu(compute: Compute, worker: int) -> Compute:
-    """Return where a worker computes: of several GPUs, worker i uses GPU i modulo their number."""
+    """Assign a GPU to a worker: if there are several, worker i uses GPU i modulo their number."""
     kind = compute.device.type
     if kind != "cuda" or compute.device.index is not None or not (gpus := count_devices(kind)):
         return compute
@@ -248,7 +248,7 @@ def assign_gpu(compute: Compute, worker: int) -> Compute:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker process computes; it travels as plain text, and torch is set up on arrival."""
+    """Where a worker process computes: plain data that is sent to the worker, which then sets up torch."""
 
     device: str
     precision: Precision
@@ -266,12 +266,12 @@ class WorkerPlace:
 
     @classmethod
     def describe(cls, compute: Compute) -> WorkerPlace:
-        """Describe the place for a worker on another machine, which finds its GPU there."""
+        """Describe the place for a worker on another machine, which chooses its own GPU."""
         how = (compute.precision, compute.deterministic, compute.fast)
         return cls(str(compute.device), *how, sharing=1)
 
     def prepare(self) -> Compute:
-        """Set torch up in this process, which must not have used the device yet."""
+        """Set up torch in this process, which must not have used the device yet."""
         how = (self.precision, self.deterministic, self.fast)
         compute = Compute(torch.device(self.device), *how)
         prepare_torch(compute)
@@ -283,9 +283,9 @@ class WorkerPlace:
 
 
 def prepare_torch(compute: Compute) -> None:
-    """Set torch up for the device, before anything starts there. For the CPU nothing changes.
+    """Set up torch for the device before anything runs on it. For the CPU, nothing changes.
 
-    By default every operation is deterministic: no TF32, no choice of kernels by their time.
+    By default every operation is deterministic: no TF32, and no kernels chosen by timing.
     """
     if compute.is_cpu:
         return
@@ -302,7 +302,7 @@ def prepare_torch(compute: Compute) -> None:
 
 @contextmanager
 def prepared_torch(compute: Compute) -> Iterator[None]:
-    """Set torch up inside the ``with`` block; afterwards its settings are what they were."""
+    """Set up torch inside the ``with`` block; restore its settings at the end."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -323,7 +323,7 @@ def prepared_torch(compute: Compute) -> Iterator[None]:
 
 @contextmanager
 def translate_device_errors(where: str) -> Iterator[None]:
-    """Turn a device's errors into one line that says what to do."""
+    """Convert errors of a device to one line that tells the user what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -342,7 +342,7 @@ def translate_device_errors(where: str) -> Iterator[None]:
             raise
         raise EngineError(
             f"{where}: {first_line(error).split('. ')[0]}; set engine.deterministic = false, and"
-            " results are no longer the same bits every time"
+            " results may then differ in their bits from run to run"
         ) from None
 
 

@@ -1,8 +1,8 @@
 """Adapters: small trainable parts in a frozen net (LoRA, bottlenecks, biases, the last layer).
 
-``apply`` changes a module in place: everything but the adapter and the head is frozen, so it is
-*given* in a run. The names of a net's own parameters stay as they are; LoRA adds ``lora_A`` and
-``lora_B`` beside the weight of each adapted layer.
+``apply`` changes a module in place: everything except the adapter and the head is frozen, and so
+*given* in a run. The net's own parameters keep their names; LoRA adds ``lora_A`` and ``lora_B``
+beside the weight of each adapted layer.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class LoRALinear(nn.Linear):
         return self.forward_plain(x) + self.forward_update(x)
 
     def forward_plain(self, x: Tensor) -> Tensor:
-        """Compute the layer without its update."""
+        """Compute the output of the layer without its low-rank update."""
         return super().forward(x)
 
     def forward_update(self, x: Tensor) -> Tensor:
-        """Compute what the update adds."""
+        """Compute what the low-rank update adds to the output."""
         return self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
 
     def compute_merged_weight(self) -> Tensor:
-        """Return the weight of the plain layer that computes the same."""
+        """Return the weight of a plain layer with the same outputs."""
         return self.weight + self.scale * (self.lora_B @ self.lora_A)
 
 
@@ -74,21 +74,21 @@ class LoRAConv2d(nn.Conv2d):
         return self.forward_plain(x) + self.forward_update(x)
 
     def forward_plain(self, x: Tensor) -> Tensor:
-        """Compute the layer without its update."""
+        """Compute the output of the layer without its low-rank update."""
         return super().forward(x)
 
     def forward_update(self, x: Tensor) -> Tensor:
-        """Compute what the update adds."""
+        """Compute what the low-rank update adds to the output."""
         return self.scale * F.conv2d(self._conv_forward(x, self.lora_A, None), self.lora_B)
 
     def compute_merged_weight(self) -> Tensor:
-        """Return the weight of the plain layer that computes the same."""
+        """Return the weight of a plain layer with the same outputs."""
         product = torch.einsum("or,rihw->oihw", self.lora_B[:, :, 0, 0], self.lora_A)
         return self.weight + self.scale * product
 
 
 class BottleneckAdapter(nn.Module):
-    """A layer followed by a residual bottleneck: Houlsby et al., ICML 2019; zero at first."""
+    """A layer followed by a residual bottleneck that is zero at first: Houlsby et al., ICML 2019."""
 
     def __init__(self, layer: nn.Linear, width: int) -> None:
         super().__init__()
@@ -109,10 +109,12 @@ LORA_LAYERS = (LoRALinear, LoRAConv2d)
 
 @dataclass(frozen=True)
 class Adapter:
-    """What of a net is trained. ``train`` lists further parameters by pattern; default: the head."""
+    """Selects the parts of a net to train: small parts that are added, and parameters by pattern."""
 
     kind: ClassVar[str] = ""
-    train: tuple[str, ...] | None = setting(None, "parameters trained too; default: the head")
+    train: tuple[str, ...] | None = setting(
+        None, "patterns of parameters to train besides the adapter; default: those of the head"
+    )
 
     def __post_init__(self) -> None:
         for name in ("targets", "train"):  # a file holds a list
@@ -121,7 +123,7 @@ class Adapter:
         check_settings(self)
 
     def apply(self, module: AnyModule) -> AnyModule:
-        """Freeze the module but for the adapter, which is added, and the head; return the module."""
+        """Add the adapter and freeze everything else except the head; return the module."""
         head = list_head_parameters(module) if self.train is None else []
         module.requires_grad_(False)
         self.add_parts(module, {name.rpartition(".")[0] for name in head})
@@ -166,7 +168,7 @@ class Bottleneck(Adapter):
 
 @dataclass(frozen=True)
 class BiasOnly(Adapter):
-    """Train biases alone: Ben Zaken et al., BitFit, ACL 2022."""
+    """Train only biases: Ben Zaken et al., BitFit, ACL 2022."""
 
     kind = "bias"
 
@@ -177,7 +179,7 @@ class BiasOnly(Adapter):
 
 @dataclass(frozen=True)
 class LastLayer(Adapter):
-    """Train the head alone: linear probing."""
+    """Train only the head: linear probing."""
 
     kind = "last_layer"
 
@@ -196,7 +198,7 @@ def build_adapter(table: Mapping[str, Any]) -> Adapter:
 
 
 def list_head_parameters(module: nn.Module) -> list[str]:
-    """List the parameters of a net's head; of any other module, those of its last layer."""
+    """List the parameters of a net's head, or of the last layer if the module is not a net."""
     if isinstance(module, Net):
         return [f"head.{name}" for name, _ in module.head.named_parameters()]
     owners = [name.rpartition(".")[0] for name, _ in module.named_parameters()]
@@ -206,7 +208,7 @@ def list_head_parameters(module: nn.Module) -> list[str]:
 def find_targets(
     module: nn.Module, targets: tuple[str, ...], head: set[str], *kinds: type[nn.Module]
 ) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Find the plain layers of these kinds that the patterns match, outside the head."""
+    """Find the plain layers of these kinds outside the head whose names match the patterns."""
     layers = {
         path: layer
         for path, layer in module.named_modules()
@@ -231,7 +233,7 @@ def iterate_lora_layers(module: nn.Module) -> Iterator[tuple[str, LoRALinear | L
 
 
 def merge_adapters(module: AnyModule) -> AnyModule:
-    """Fold low-rank updates into the weights, in place: the same outputs without the adapter."""
+    """Fold low-rank updates into the weights, in place; the outputs stay the same."""
     for path, layer in list(iterate_lora_layers(module)):
         parent, _, name = path.rpartition(".")
         setattr(module.get_submodule(parent), name, merge_layer(layer))
@@ -240,7 +242,7 @@ def merge_adapters(module: AnyModule) -> AnyModule:
 
 @torch.no_grad()
 def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
-    """Return a plain layer that computes the same."""
+    """Return a plain layer with the same outputs as an adapted one."""
     plain: Any = copy_module(layer)
     plain.weight.copy_(layer.compute_merged_weight())
     del plain.lora_A, plain.lora_B, plain.scale
@@ -249,5 +251,5 @@ def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
 
 
 def has_lora(module: nn.Module) -> bool:
-    """Return True if the module has low-rank adapters, ours or those of ``peft``."""
+    """Return True if the module has low-rank adapters of this package or of ``peft``."""
     return any(matches_any(name, (LORA_A, LORA_B)) for name, _ in module.named_parameters())

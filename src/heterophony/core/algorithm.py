@@ -46,7 +46,7 @@ class Server:
 
     @property
     def learned(self) -> Tensors:
-        """The model without running statistics: what a server-side optimiser may step."""
+        """The model without running statistics: the part that a server-side optimiser may update."""
         return Tensors({k: v for k, v in self.model.items() if k not in self.statistics})
 
     @property
@@ -55,7 +55,7 @@ class Server:
         return tuple(self.samples)
 
     def update(self, model: Tensors | None = None, **memory: Tensors) -> Server:
-        """Return a server with these tensors of the model, and these memories, replaced."""
+        """Return a server in which these tensors of the model, and these memories, are replaced."""
         model = self.model if model is None else self.model | model
         return replace(self, model=model, memory={**self.memory, **memory})
 
@@ -92,7 +92,7 @@ class Algorithm:
 
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
-    head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper says so
+    head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
     separates_head: ClassVar[bool] = False  # is the head treated apart, beside ``personal``?
     uses_features: ClassVar[bool] = False  # does it read or change what is between base and head?
     everybody: ClassVar[bool] = False  # do all clients train in every round?
@@ -124,7 +124,7 @@ class Algorithm:
 
     @property
     def needs_head(self) -> bool:
-        """True if a net must have a head of its own; else any module will do."""
+        """True if a net must have a separate head; otherwise any module will do."""
         apart = any(p.startswith(("head.", "base.")) for p in self.personal)
         return apart or self.separates_head or self.uses_features
 
@@ -134,9 +134,9 @@ class Algorithm:
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
 
     def check_training(self, training: Training) -> None:
-        """Raise ``ConfigError`` if the rule has no meaning under these settings of local training.
+        """Raise ``ConfigError`` if the algorithm cannot work with these settings of local training.
 
-        It is called before a run begins. The message begins with the key to change.
+        This is called before a run begins. The message begins with the key to change.
         """
 
     # The network ----------------------------------------------------------------------------
@@ -151,14 +151,14 @@ class Algorithm:
     def stays(self, net: Net) -> Iterable[str]:
         """Return patterns of the names of personal parameters; default: ``personal``.
 
-        Override it where they depend on the net: FedBN finds its BatchNorm layers here.
+        Override this if they depend on the net: FedBN finds its BatchNorm layers here.
         """
         return self.personal
 
     def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
-        """List the tensors that clients and server exchange in round ``t``: all but personal ones.
+        """List the tensors that clients and server exchange in round ``t``: all except personal ones.
 
-        ``buffers`` includes running statistics. Given parameters are not among them.
+        ``buffers`` includes running statistics. Given parameters are never listed.
         """
         named = [*params(net).items(), *(net.named_buffers() if buffers else ())]
         personal = list(self.stays(net))
@@ -168,7 +168,7 @@ class Algorithm:
     def send(self, server: Server, client: str) -> Tensors:
         """On the server: return the tensors to send to this client.
 
-        Tensors that are not the net's have a ``/`` in their name; see ``client.received``.
+        Tensors that do not belong to the net have a ``/`` in their name; see ``client.received``.
         """
         return server.model
 
@@ -182,7 +182,7 @@ class Algorithm:
         return server.update(mean(replies))
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """On the server: return numbers to record for this round. They influence nothing."""
+        """On the server: return numbers to record for this round. They do not influence the run."""
         return {}
 
     # Evaluation -----------------------------------------------------------------------------
@@ -190,17 +190,17 @@ class Algorithm:
         """On the client: adapt the model before P is measured. The changes are not kept."""
 
     def ready(self, t: int) -> bool:
-        """Return whether P is measured after ``t`` rounds. After the last round it always is."""
+        """Return True if P is measured after ``t`` rounds. After the last round it is always measured."""
         return True
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Return the output of the client's personal model, for P: logits, or numbers."""
+        """Return the output of the client's personal model, for P: logits, or numbers in a regression."""
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         """Return the output of the generic model, which all clients have in common, for G.
 
-        The personal parameters of ``client.net`` are averages over all clients here.
+        Here, the personal parameters of ``client.net`` are averages over all clients.
         """
         return self.predict(client, x)
 
@@ -219,7 +219,7 @@ def build_parts(algorithm: Algorithm, net: Net) -> Net:
     if all(map(is_given, net.parameters())) and any(True for _ in net.parameters()):
         raise ConfigError(
             "model: all of its parameters are frozen (requires_grad=False), so there is nothing to"
-            " train; unfreeze a part of it, such as the head"
+            " train; unfreeze some of them, such as those of the head"
         )
     check_ties(algorithm, net)
     return net
@@ -239,15 +239,15 @@ def check_ties(algorithm: Algorithm, net: Net) -> None:
             raise ConfigError(
                 f"model: '{first}' and '{alias}' are one tensor (tied weights), and"
                 f" {type(algorithm).__name__} treats base and head differently; give each part a"
-                " tensor of its own, or choose an algorithm that shares both, such as fedavg"
+                " separate tensor, or choose an algorithm that shares both, such as fedavg"
             )
 
 
 def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) -> dict[str, Kind]:
     """Return the kind of each tensor in round ``t``: shared, personal or given.
 
-    A tensor with several names is listed once, by its first name. ``buffers`` is whether running
-    statistics are shared; those of a frozen layer move as in plain PyTorch, so they are not given.
+    A tensor with several names is listed once, by its first name. ``buffers`` is True if running
+    statistics are shared; those of a frozen layer change as in plain PyTorch, so they are not given.
     """
     aliases, shared = find_aliases(net), set(algorithm.shared(net, t, buffers))
     given = {k for k, v in iterate_tensors(net) if is_given(v)}
@@ -262,19 +262,19 @@ def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) ->
 
 
 def as_agreed(reply: Reply) -> float:
-    """Return a reply's weight as configured: its number of training examples, or 1."""
+    """Return the configured weight of a reply: its number of training examples, or 1."""
     return reply.weight
 
 
 def equally(reply: Reply) -> float:
-    """Give every reply the same weight."""
+    """Return 1: every reply has the same weight."""
     return 1.0
 
 
 def mean(
     replies: Sequence[Reply], *names: str, weight: Callable[[Reply], float] = as_agreed
 ) -> Tensors:
-    """Return the weighted mean of the replies' tensors; only of ``names`` (patterns), if given."""
+    """Return the weighted mean of the replies' tensors; with ``names`` (patterns), only of those."""
     total = sum(weight(r) for r in replies)
     parts = [r.tensors.only(*names) if names else r.tensors for r in replies]
     return mix(parts, [weight(r) / total for r in replies])

@@ -34,7 +34,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """What one call of ``fit`` does: the loss, the parameters, the examples, how long and how."""
+    """The settings of one call of ``fit``: loss, parameters, examples, duration and optimiser."""
 
     loss: Loss
     named: Tensors  # the parameters that are trained, by name
@@ -51,7 +51,7 @@ class TrainingPass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The part of the random key that is neither client nor round."""
+        """The part of the random key besides round and client."""
         return (self.phase, self.turn) if self.turn else (self.phase,)
 
     def add_pull(self) -> None:
@@ -68,7 +68,7 @@ def iterate_epochs(
 ) -> Iterator[Tensor]:
     """Iterate over the positions of each epoch's examples, in a new random order every time.
 
-    Cut into mini-batches, they have the length that ``epochs`` or ``steps`` says.
+    Mini-batches cut from them add up to the length given by ``epochs`` or ``steps``.
     """
     used, per_epoch = count_per_epoch(net, n, how)
     if epochs is None and steps is None:
@@ -80,7 +80,7 @@ def iterate_epochs(
 
 
 def count_per_epoch(net: nn.Module, n: int, how: Training) -> tuple[int, int]:
-    """Count the examples and the batches of an epoch. BatchNorm cannot train on one example."""
+    """Count the examples and the batches of an epoch. BatchNorm cannot train on a single example."""
     used = n - n % how.batch if how.drop_last and n >= how.batch else n
     smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in net.modules()) else 1
     full = used // how.batch if how.batch >= smallest else 0
@@ -136,9 +136,9 @@ class Client:
     ) -> None:
         """Load the personal parameters (``memory["net"]``) and the received ones into the net.
 
-        ``list_kinds`` says of the net's tensors which are shared in a round, personal or given: those
-        that are frozen now. ``cache_derived`` stores the result of ``once``. ``draw_seed`` replaces
-        ``seed`` in the draws of a round; it differs if a client is selected a second time in it.
+        ``list_kinds`` returns the kind of each of the net's tensors in a round: shared, personal, or
+        given (frozen now). ``cache_derived`` stores the result of ``once``. ``draw_seed`` replaces
+        ``seed`` for the draws of a round; it differs if a client is selected a second time in the round.
         """
         mark_given(net)
         self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
@@ -172,9 +172,10 @@ class Client:
         """Minimise ``loss(x, y)`` over mini-batches of the client's training data.
 
         ``loss``    default: ``client.loss(client.net(x), y)``
-        ``train``   the modules or parameters to train, without what is given; default: the whole net
+        ``train``   the modules or parameters to train; default: all parameters that are not given
         ``data``    the examples to train on; default: ``client.data.train``
-        ``epochs``  or ``steps``: how long; default: as ``how`` says
+        ``epochs``  the number of epochs; default: that of ``how``
+        ``steps``   the number of mini-batches, in place of ``epochs``
         ``pull``    ``pull(w)`` is added to the gradient; ``w`` are the trained parameters
         ``how``     replaces ``client.training``
         ``rates``   learning rates of parameters whose names match a pattern (``head.*``)
@@ -182,13 +183,12 @@ class Client:
         ``after``   is called after the updates of each mini-batch
         ``phase``   names this pass; a phase has its own random draws and its own momentum
         ``turn``    counts the passes of a phase that is trained several times in a round: later
-                    ones continue its momentum, and have draws of their own
+                    ones continue its momentum but have their own draws
 
         The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
-        ``clip_norm``, the whole gradient is clipped: that of the loss, with ``pull`` added to it.
-        Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
-        not even by momentum or weight decay. A given parameter, one that is frozen when the run
-        begins, never trains: it is an error to name it in ``train``.
+        ``clip_norm``, the whole gradient, including ``pull``, is clipped. Parameters outside ``train``
+        are frozen. A parameter without a gradient is not updated, not even by momentum or weight decay.
+        A given parameter (frozen when the run begins) never trains; naming it in ``train`` is an error.
         """
         named = self._select_parameters(train)
         loss, how = loss or self.compute_net_loss, how or self.training
@@ -196,7 +196,7 @@ class Client:
         self._run_pass(TrainingPass(*what, *length, how, rates or {}, after, phase, turn))
 
     def _select_parameters(self, train: Trainable | Iterable[Trainable] | None) -> Tensors:
-        """Return the parameters to train by name; refuse a given one that is named itself."""
+        """Return the parameters to train, by name; raise an error if ``train`` names a given one."""
         if train is None:
             return params(self.net)
         parts = list(flatten_parts(train))
@@ -206,7 +206,7 @@ class Client:
             if id(p) in given:
                 raise ConfigError(
                     f"client.fit: train names '{name}', which is frozen (requires_grad=False) when the"
-                    " run begins; unfreeze it before, or leave it out"
+                    " run begins; unfreeze it before the run, or remove it from train"
                 )
         return Tensors((k, p) for k, p in params(self.net).items() if id(p) in chosen)
 
@@ -262,9 +262,9 @@ class Client:
         return loss_sum, updates
 
     def _run_directly(self, given: TrainingPass, optimiser: Optimizer) -> list[float] | None:
-        """Run a plain pass without autograd, which has the same bits; return the loss of each step.
+        """Run a plain pass without autograd, with the same bits; return the loss of each step.
 
-        Return None, and leave everything as it was, if the pass needs autograd.
+        Return None and change nothing if the pass needs autograd.
         """
         compute, how = get_compute(), given.how
         if (
@@ -297,7 +297,7 @@ class Client:
 
     @property
     def lr(self) -> float:
-        """The learning rate of this round: ``training.lr`` as its schedule says."""
+        """The learning rate of this round: ``training.lr``, scaled by the schedule."""
         return self.training.lr * self.lr_factor
 
     @property
@@ -307,7 +307,7 @@ class Client:
 
     @property
     def steps(self) -> int:
-        """The number of mini-batches of a round, as ``training`` says."""
+        """The number of mini-batches in a round, from the settings of ``training``."""
         per_epoch = count_per_epoch(self.net, len(self.data.train), self.training)[1]
         if self.training.steps is not None:
             return self.training.steps if per_epoch else 0
@@ -316,7 +316,7 @@ class Client:
     def draws(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate without end over random mini-batches of the training data.
 
-        They come from a generator of their own, so the batches of ``fit`` stay the same.
+        They use a separate generator, so the batches of ``fit`` do not change.
         """
         source = torch.Generator().manual_seed(
             derive_seed(self._draw_seed, "draws", self.t, self.id, purpose)
@@ -340,7 +340,7 @@ class Client:
     def apart(self, purpose: str) -> Iterator[None]:
         """Draw random numbers from a separate generator inside the ``with`` block.
 
-        A teacher with dropout runs in such a block: the student's draws then stay the same.
+        Run a teacher with dropout in such a block, so that the student's draws do not change.
         """
         with seeded(self._draw_seed, "apart", self.t, self.id, purpose):
             yield
@@ -350,7 +350,7 @@ class Client:
         return partial(drawing_again, GeneratorStates.save())
 
     def once(self, derive: SamplesDerivation) -> Samples:
-        """Return ``derive(client.data)``, computed in the first round and stored for all others.
+        """Return ``derive(client.data)``, computed on first use and cached for later rounds.
 
         It runs on the CPU; its draws depend on client and function name, not on round or engine.
         """
@@ -400,7 +400,7 @@ class Client:
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
         """Create the draws of the random image transform, if there is one.
 
-        They come from their own generator, so that all other draws stay the same.
+        They use a separate generator, so all other draws do not change.
         """
         if samples.image_transform is None:
             return None
@@ -410,7 +410,7 @@ class Client:
 
 
 def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]:
-    """Iterate over a module, a parameter, or any mixture of both, one by one."""
+    """Iterate over the items of a module, a parameter, or any mixture of both."""
     if isinstance(parts, nn.Module | Tensor):
         yield parts
     else:
@@ -425,7 +425,7 @@ def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tenso
 
 
 def check_all_received(shared: Iterable[str], known: Tensors) -> None:
-    """Check that no shared tensor is missing: the net would silently keep its initial values."""
+    """Raise an error if a shared tensor is missing; the net would silently keep its initial values."""
     for name in shared:
         if name not in known:
             raise KeyError(f"the shared tensor {name!r} was not sent to the client")

@@ -1,7 +1,7 @@
-"""Encode named tensors and a small header as bytes, and decode them. Nothing is ever unpickled.
+"""Encode named tensors and a small header as bytes, and decode them without unpickling anything.
 
 Layout of a blob: ``HET1``, four bytes of header length, a JSON object, then safetensors. The
-decoder limits the size and, if it knows them, demands exactly the expected tensors.
+decoder limits the size and can require the exact names, shapes and types that are expected.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
 def decode_blob(
     blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
 ) -> tuple[Tensors, dict[str, Any]]:
-    """Decode what ``encode_blob`` made. Other bytes are refused before memory is spent on them.
+    """Decode what ``encode_blob`` made. Invalid bytes are refused before memory is allocated for them.
 
-    ``like`` demands exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
+    ``like`` requires exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
     """
     header, body = split_blob(blob, limit)
     tensors = from_safetensors(body, finite)
@@ -64,7 +64,7 @@ def to_safetensors(tensors: Tensors) -> bytes:
 
 
 def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
-    """Decode and check plain safetensors, ours or those of other programs."""
+    """Decode and check plain safetensors, from this package or from other programs."""
     if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
         raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not safetensors")
     try:
@@ -79,7 +79,7 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
 
 
 def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Split a blob into header and safetensors, after checking its size and lengths."""
+    """Split a blob into header and safetensors after checking its size and lengths."""
     if len(blob) > limit:
         raise CodecError(f"{len(blob)} bytes are over the limit of {limit}")
     size = int.from_bytes(blob[4:8], "big")
@@ -100,7 +100,7 @@ def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
 
 
 def check_tensor_allowed(name: str, v: Tensor) -> None:
-    """Check a tensor's name and type; both sender and receiver do."""
+    """Check a tensor's name and type; both sender and receiver call this."""
     if len(name) > NAME_LIMIT or v.dtype not in ALLOWED_DTYPES:
         raise CodecError(f"tensor {name[:80]!r} of type {v.dtype} is not allowed")
 

@@ -1,10 +1,10 @@
-"""Training steps without autograd, for nets of plain layers and SGD, alone or many clients at once.
+"""Training steps without autograd, for nets of plain layers and SGD: one client, or many at once.
 
 ``compile_net`` lists the layers of a net. A ``Stack`` holds the parameters of some clients one behind the
-other, and a ``Frame`` the operations of one training step on some of them: the kernels that autograd would
-call, with the backward pass written out. Products of matrices run for all clients at once, other layers
-client by client. So a step costs a fraction of the time, and its bits are those of autograd for each client
-alone: ``groups.check_pass`` tries that before any of it is used.
+other. A ``Frame`` holds the operations of one training step for some of them: the kernels that autograd
+would call, with the backward pass written out. Matrix products run for all clients at once, other layers
+client by client. A step costs a fraction of the time, and for each client its bits are those of autograd
+on that client alone: ``groups.check_pass`` verifies this before any of it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASCADE_LEVELS = 8  # of torch's sum of losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its kind, the names of its parameters (empty: it has none), and its settings."""
+    """A layer: its kind, the names of its parameters (empty if it has none), and its settings."""
 
     kind: str
     weight: str = ""
@@ -53,7 +53,7 @@ Layers = tuple[Layer, ...]
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation: forward pass, backward pass of (gradient, input, output, settings)."""
+    """An activation: its forward pass, and its backward pass from gradient, input, output and settings."""
 
     forward: Callable[..., Tensor]
     backward: Callable[..., Tensor]
@@ -81,14 +81,14 @@ BY_NAME = {kind.__name__: activation for kind, activation in ACTIVATIONS.items()
 
 @dataclass(frozen=True)
 class CompiledNet:
-    """The layers of a net, and the parameters that they use by name."""
+    """The layers of a net, and by name the parameters that they use."""
 
     layers: Layers
     parameters: dict[str, nn.Parameter]
 
 
 def compile_net(net: nn.Module) -> CompiledNet | None:
-    """List the layers of a net that computes ``head(base(x))``; None if one of them is not plain."""
+    """List the layers of a net that computes ``head(base(x))``; return None if one of them is not plain."""
     if type(net).forward is not Net.forward or not is_plain(net) or _has_any_global_hook():
         return None
     layers, used = list[Layer](), dict[str, nn.Parameter]()
@@ -143,7 +143,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def is_dense(parameter: Tensor | None) -> bool:
-    """Return True if this is a usual parameter in float32, without gaps in memory."""
+    """Return True if this is an ordinary float32 parameter, contiguous in memory."""
     if type(parameter) is not nn.Parameter or parameter.dtype != torch.float32:
         return False
     expected = 1
@@ -158,9 +158,9 @@ def is_dense(parameter: Tensor | None) -> bool:
 
 
 class Slices:
-    """A tensor for each of ``count`` clients, one behind the other, all of one shape.
+    """One tensor for each of ``count`` clients, all of one shape and contiguous in memory.
 
-    ``each`` has the clients as its first dimension; ``flat`` is all of the memory, in one dimension.
+    ``each`` has the clients as its first dimension; ``flat`` is the whole memory, in one dimension.
     """
 
     def __init__(self, count: int, shape: Sequence[int], unit: int, like: Tensor) -> None:
@@ -170,7 +170,7 @@ class Slices:
         self.each = self.flat.as_strided((count, *shape), (self.step, *inner))
 
     def between(self, first: int, last: int) -> Tensor:
-        """Return the memory of some clients, in one dimension."""
+        """Return the memory of the clients from ``first`` up to ``last``, in one dimension."""
         return self.flat[first * self.step : last * self.step]
 
 
@@ -195,8 +195,7 @@ class Rates:
 class Stack:
     """Parameters, gradients and momentum of some clients, stacked.
 
-    The clients' parameters become slices of the stack: whoever looks at a net during the training sees
-    its present values.
+    The clients' parameters become slices of the stack, so their nets show the current values during training.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class Stack:
                 p.data = place
 
     def make_update(self, first: int, last: int) -> Callable[[bool], None]:
-        """Return the step of SGD for some clients; in their first step it fills the momentum."""
+        """Return the SGD step for some clients; in their first step it fills the momentum."""
         groups = list[tuple[float, list[Tensor], list[Tensor], list[Tensor]]]()
         for lr in dict.fromkeys(lr for _, lr in self.rates.by_name):
             names = [k for k, rate in self.rates.by_name if rate == lr]
@@ -248,10 +247,10 @@ class Stack:
 
 
 def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
-    """List what SGD updates of one parameter: the memory of all clients, or of one after the other.
+    """List the tensors of one parameter that SGD updates: one for all clients, or one for each.
 
-    Entries at the end of a tensor that fill no vector of the processor round in another way, though
-    rarely to other bits: they must be at the end for a client in a group, too.
+    Entries at the end of a tensor that do not fill a processor vector may be rounded differently. They must be
+    at the end for a client in a group, too.
     """
     if prod(slices.shape) % ALIGNED_FLOATS == 0:
         return [slices.between(first, last)]
@@ -264,12 +263,12 @@ def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
 class Frame:
     """The operations of one step of some clients of a stack, with mini-batches of one size.
 
-    ``run`` computes the gradients. Outputs of a layer are one tensor of slices where the next layer is a
-    product of matrices, and a list with a tensor for each client elsewhere.
+    ``run`` computes the gradients. The output of a layer is one tensor of slices if the next layer is a matrix
+    product, and otherwise a list with one tensor for each client.
     """
 
     def __init__(self, stack: Stack, layers: Layers, clients: tuple[int, int], x: Tensor) -> None:
-        """``x`` is a mini-batch of one of the clients, which all others are like."""
+        """``x`` is a mini-batch of one of the clients; those of the others have the same shape."""
         self.stack = stack
         self.first, self.last = clients
         self.count, self.batch = self.last - self.first, len(x)
@@ -300,7 +299,7 @@ class Frame:
     def add_layer(
         self, layer: Layer, here: Slices | list[Tensor], i: int
     ) -> tuple[Slices | list[Tensor], Callable[[Any], Any]]:
-        """Add the forward pass of a layer; return its output, and what adds its backward pass."""
+        """Add the forward pass of a layer; return its output and a function that adds its backward pass."""
         if not isinstance(here, Slices):
             if layer.kind == "linear":
                 raise NotImplementedError("a linear layer on images")
@@ -424,7 +423,7 @@ class Frame:
         return [ActivationOfClient(layer) for _ in part]
 
     def run_net(self, x: Tensor | Sequence[Tensor]) -> None:
-        """Compute the outputs for a mini-batch of each client: a tensor of rows, or a list of images."""
+        """Compute the outputs for a mini-batch of each client: one tensor of rows, or a list of images."""
         if self.rows is not None:
             assert isinstance(x, Tensor)
             self.rows.each.copy_(x)
@@ -434,13 +433,13 @@ class Frame:
             operation()
 
     def run_back(self) -> None:
-        """Compute all gradients from those of the output, in ``output_slope``."""
+        """Compute all gradients from the gradient of the output, in ``output_slope``."""
         for operation in self.backward:
             operation()
 
 
 def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> Operation:
-    """Return the product of matrices for each client, with the kernel that a product alone has."""
+    """Return the matrix product for each client, with the kernel that a single product uses."""
     if prod(a.shape[1:]) * b.shape[2] >= SMALL_PRODUCT:
         if bias is None:
             return partial(torch.bmm, a, b, out=out)
@@ -457,7 +456,7 @@ def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) 
 
 
 class ApartLayer:
-    """A layer of one client: it returns new tensors, as autograd's kernels do."""
+    """A layer of one client; it returns new tensors, as autograd's kernels do."""
 
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -527,7 +526,7 @@ OWN_LOSSES = tuple(task.loss for task in TASKS.values() if task.name != "sequenc
 
 
 def add_as_torch(losses: Tensor) -> Tensor:
-    """Add the losses of a mini-batch (the last dimension) in the order of torch's ``nll_loss``."""
+    """Add the losses of a mini-batch (the last dimension) in the order used by torch's ``nll_loss``."""
     size = losses.shape[-1]
     power = max(4, (size - 1).bit_length() // CASCADE_LEVELS)
     sums: list[Tensor | None] = [None] * CASCADE_LEVELS

@@ -1,4 +1,4 @@
-"""All errors that users can meet, with their exit codes. Texts say what, where and what to do.
+"""All errors that users can meet, with their exit codes. Messages state what, where and what to do.
 
 HeterophonyError            1   anything below
 ├── ConfigError             3   a setting is unknown, of the wrong type or out of range
@@ -25,7 +25,7 @@ IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # in names: people write them di
 
 
 class HeterophonyError(Exception):
-    """Base class of all errors whose message tells a user what to do, in one line."""
+    """Base class of all errors whose message tells the user what to do, in one line."""
 
     exit_code: ClassVar[int] = 1
 
@@ -90,7 +90,7 @@ def choose(choices: Mapping[str, T], name: str, where: str) -> T:
 
 
 def find_name(known: Iterable[str], name: str, where: str) -> str:
-    """Return the known name that matches, or raise ConfigError: ``FedReG`` and ``fed-reg`` match ``fedreg``."""
+    """Return the known name that matches, or raise ConfigError; ``FedReG`` and ``fed-reg`` match ``fedreg``."""
     names = list(known)
     if (found := match_name(names, name)) is None:
         raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, names)}")
@@ -98,7 +98,7 @@ def find_name(known: Iterable[str], name: str, where: str) -> str:
 
 
 def match_name(known: Iterable[str], name: str) -> str | None:
-    """Return the only known name that matches; None if there is none or more than one."""
+    """Return the known name that matches; None if no name matches, or more than one."""
     names = list(known)
     if name in names:
         return name
@@ -107,7 +107,7 @@ def match_name(known: Iterable[str], name: str) -> str | None:
 
 
 def simplify_name(name: str) -> str:
-    """Return a name in lower case without hyphens and underscores."""
+    """Return a name in lower case, without hyphens and underscores."""
     return name.casefold().translate(IGNORED_LETTERS)
 
 

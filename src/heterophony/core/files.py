@@ -1,4 +1,4 @@
-"""Read regular files up to a limit, write files atomically, lock folders; check names and text for printing."""
+"""Files: limited reads, atomic writes, locks, secrets, archives, and names and text made safe to print."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configurati
 
 
 class UnsuitableFileError(OSError):
-    """A file is a device, a pipe, a folder or a link, or is larger than it may be."""
+    """A file is a device, a pipe, a folder or a link, or exceeds its size limit."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EINVAL, reason)
@@ -39,7 +39,7 @@ class UnsuitableFileError(OSError):
 
 @contextmanager
 def translate_disk_errors(path: Path) -> Iterator[None]:
-    """Turn every ``OSError`` inside the block into a ``StorageError`` that names the path."""
+    """Convert every ``OSError`` inside the block to a ``StorageError`` that names the path."""
     try:
         yield
     except UnsuitableFileError as error:
@@ -47,7 +47,7 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(
-            f"cannot use {path}: {reason}; what was committed before is intact"
+            f"cannot use {path}: {reason}; committed rounds are intact"
             " (make room or fix the permissions, then resume)"
         ) from error
 
@@ -56,14 +56,14 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
 
 
 def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
-    """Open a file to read it; refuse pipes, devices, folders and more than ``limit`` bytes."""
+    """Open a file for reading; refuse pipes, devices, folders and files larger than ``limit`` bytes."""
     # without O_NONBLOCK, a pipe would wait for somebody who writes
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return os.fdopen(check_regular(fd, limit), "rb")
 
 
 def is_file(path: Path) -> bool:
-    """Return True if a regular file is there; not if its folder cannot be read."""
+    """Return True if the path is a regular file; False also if its folder cannot be read."""
     try:
         return path.is_file()
     except OSError:
@@ -71,7 +71,7 @@ def is_file(path: Path) -> bool:
 
 
 def check_regular(fd: int, limit: int | None = None) -> int:
-    """Return the open file; close and refuse it if it is not a regular file, or is too large."""
+    """Return the open file; if it is not a regular file or is too large, close it and raise an error."""
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
@@ -96,12 +96,12 @@ def read_regular_file(path: Path, limit: int) -> bytes:
 
 
 def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
-    """Read a small regular file as text in UTF-8."""
+    """Read a small regular file as UTF-8 text."""
     return read_regular_file(path, limit).decode().replace("\r\n", "\n")
 
 
 def check_expansion(compressed: int, expanded: int) -> None:
-    """Refuse a file that expands beyond what real data do (a decompression bomb)."""
+    """Refuse a file that expands far more than real data do (a decompression bomb)."""
     if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
         raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
 
@@ -124,7 +124,7 @@ def write_atomically(
     """Write, fsync, rename: readers see the old file or the new one, even after a crash.
 
     Without ``durable`` there is no fsync: a power cut may lose the file. A ``private`` file is
-    readable by its owner only, even while it is being written.
+    readable only by its owner, even while it is being written.
     """
     with translate_disk_errors(path):
         make_folder(path.parent, durable)
@@ -146,9 +146,9 @@ def write_atomically(
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with these files: all of it or nothing, even after a crash.
+    """Write a new folder with these files: all of them or nothing, even after a crash.
 
-    The files are written to a hidden folder beside it, which the next attempt replaces.
+    The files are first written to a hidden folder beside it, which the next attempt replaces.
     """
     new = written = folder.with_name(f".{folder.name}.new")
     try:
@@ -176,7 +176,7 @@ def open_for_owner_only(path: str, flags: int) -> int:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a regular file to write at its end, or create it; a link is refused, not followed."""
+    """Open a regular file for appending, or create it; refuse links instead of following them."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, 0o666)
@@ -188,16 +188,16 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def truncate_file(path: Path, size: int) -> None:
-    """Cut a regular file after ``size`` bytes; a link is refused, not followed."""
+    """Truncate a regular file to ``size`` bytes; refuse links instead of following them."""
     with open_to_append(path) as file:
         file.truncate(size)
 
 
 def make_folder(folder: Path, durable: bool = True) -> None:
-    """Create a folder and its parents if they do not exist; they survive a power cut.
+    """Create a folder and its missing parents; they survive a power cut.
 
-    Nothing is ever put into a folder whose own name is not synced yet. So only an empty one can have
-    such a name: a process may have been killed before it synced it.
+    Nothing is ever put into a folder whose own name is not synced yet. So only an empty folder can
+    have an unsynced name, left by a process that was killed before it synced the name.
     """
     if not durable:
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def sync_folder(folder: Path) -> None:
 def lock_folder(folder: Path) -> int:
     """Lock a folder for this process. The lock ends with the process, even if that crashes.
 
-    Names in it that a killed process did not sync are synced: whoever reads those files may rely on them.
+    Names in the folder that a killed process did not sync are synced, so readers can rely on them.
     """
     with translate_disk_errors(folder):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -246,7 +246,7 @@ def lock_folder(folder: Path) -> int:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder inside the block; create it if it does not exist."""
+    """Hold the lock of a folder inside the block; create the folder if it does not exist."""
     with translate_disk_errors(folder):
         make_folder(folder)
     lock = lock_folder(folder)
@@ -257,12 +257,12 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically, indented for people."""
+    """Write a JSON file atomically, indented for human readers."""
     write_atomically(path, encode_json(content))
 
 
 def encode_json(content: Any) -> bytes:
-    """Return content as a JSON file, indented for people."""
+    """Return content as the bytes of a JSON file, indented for human readers."""
     return (json.dumps(content, indent=2) + "\n").encode()
 
 
@@ -289,17 +289,17 @@ FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def clean_text(text: str) -> str:
-    """Replace what a terminal would obey instead of print, such as escape sequences."""
+    """Replace characters that a terminal would interpret, such as escape sequences."""
     return UNPRINTABLE.sub(REPLACEMENT, text)
 
 
 def clean_line(text: str) -> str:
-    """Clean the text and join it into one line."""
+    """Replace characters that a terminal would interpret, and join the text into one line."""
     return clean_text(" ".join(text.split("\n")))
 
 
 def quote_formula(cell: object) -> object:
-    """Begin text with an apostrophe if a spreadsheet would compute it; numbers stay numbers."""
+    """Prefix text with an apostrophe if a spreadsheet would evaluate it; numbers stay numbers."""
     if isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA_SIGNS):
         return f"'{cell}"
     return cell
@@ -310,7 +310,7 @@ SECRET_BYTES = 32
 
 
 def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> bytes:
-    """Read the secret of a folder; draw and store one if there is none and ``create`` allows it.
+    """Read the secret of a folder; if there is none and ``create`` allows it, draw and store one.
 
     Call ``warn`` if other users of the machine may read it.
     """
@@ -335,7 +335,7 @@ def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> by
 
 
 def digest_secret(folder: Path) -> str:
-    """Return a digest that recognises the secret of a folder; empty if it has none."""
+    """Return a digest that identifies the secret of a folder; an empty text if it has none."""
     path = folder / SECRET_FILE
     with translate_disk_errors(path):
         if not path.exists():
@@ -345,7 +345,7 @@ def digest_secret(folder: Path) -> str:
 
 
 def draw_secret() -> bytes:
-    """Draw a secret from the operating system."""
+    """Draw a secret from the operating system's random source."""
     return os.urandom(SECRET_BYTES)
 
 
@@ -355,12 +355,12 @@ NAME_RULE = "use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.
 
 
 def sort_names(names: Iterable[str]) -> list[str]:
-    """Sort names in natural order, numbers in them by value: 2 before 10, site-2 before site-10."""
+    """Sort names in natural order: 2 before 10, site-2 before site-10."""
     return sorted(names, key=make_natural_sort_key)
 
 
 def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Make the key of the natural order; of site-02 and site-2, the first in the alphabet is first."""
+    """Return a sort key in natural order; of site-02 and site-2, site-02 comes first."""
     parts = re.split(r"([0-9]+)", name)  # text and numbers in turn
     numbers = [part.lstrip("0") for part in parts[1::2]]
     key = [(0, part) for part in parts]
@@ -392,7 +392,7 @@ def find_archive(path: Path, name: str) -> Path | None:
 
 @contextmanager
 def unpack(archive: Path) -> Iterator[Path]:
-    """Give a temporary folder with the content of an archive.
+    """Extract an archive into a temporary folder that exists inside the block.
 
     Raise FolderError if the archive is damaged, has a file outside of its folder, or would become
     too large. Nothing is written before all names and sizes are checked.
@@ -416,7 +416,7 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.ZipInfo]:
-    """Return the files among the members; refuse names that leave the folder, and large content."""
+    """Return the files among the members; refuse names outside the folder and content that is too large."""
     if len(members) > MEMBER_LIMIT:
         raise UnsuitableFileError(f"it has more than {MEMBER_LIMIT} files")
     content = sum(member.file_size for member in members)
@@ -441,7 +441,7 @@ def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.Zip
 
 
 def pack_folders(folders: Iterable[Path], archive: Path) -> None:
-    """Write the files of some folders into an archive, each below its folder's name."""
+    """Write the files of some folders into an archive, each under the name of its folder."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as content:
         for folder in sorted(folders, key=lambda folder: folder.name):

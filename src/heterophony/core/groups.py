@@ -1,4 +1,4 @@
-"""Passes of training that need no autograd: alone, or those of several clients as one computation."""
+"""Training passes that need no autograd: for a single client, or for several as one computation."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ GROUP_PARAMETERS = 200_000  # of a net: larger ones keep a core busy alone
 
 
 class DrawingPullError(Exception):
-    """A ``pull`` draws random numbers: its draws would come in another order than with autograd."""
+    """A ``pull`` draws random numbers: without autograd it would draw them in another order."""
 
 
 @dataclass(eq=False)
 class DirectPass:
-    """One client's pass of training: its layers, parameters and mini-batches."""
+    """One training pass of a client: its layers, parameters and mini-batches."""
 
     net: Net
     layers: Layers
@@ -63,7 +63,7 @@ class DirectPass:
 
     @property
     def shape_key(self) -> tuple[object, ...]:
-        """What decides which kernels run, beside the size of the mini-batch."""
+        """What decides which kernels run, besides the size of the mini-batch."""
         shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
         device = str(next(iter(self.parameters.values())).device)
         rates = self.rates
@@ -117,7 +117,7 @@ def prepare_pass(
 
 
 def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]:
-    """Cut the positions of epochs into mini-batches: one row each, and their sizes."""
+    """Cut the positions of the epochs into mini-batches; return one row for each, and their sizes."""
     if all(len(at) % size == 0 for at in epochs):
         places = torch.cat(list(epochs)).view(-1, size)
         return places, [size] * len(places)
@@ -132,9 +132,9 @@ def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]
 
 
 def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Gather examples and labels of some steps: by step, client and position in the mini-batch.
+    """Gather examples and labels of some steps, by step, client and position in the mini-batch.
 
-    Where a client has fewer steps, or a shorter mini-batch, any example stands in its place.
+    If a client has fewer steps or a shorter mini-batch, arbitrary examples fill its places.
     """
     size = passes[0].places.shape[1]
     steps = [p.places[first:last] for p in passes]
@@ -162,7 +162,7 @@ def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[T
 
 
 class GroupRun:
-    """The training of some clients, the longest pass first: the stack shrinks as the others end."""
+    """The training of some clients, longest pass first: the stack shrinks as the other passes end."""
 
     def __init__(self, passes: Sequence[DirectPass], packing: int) -> None:
         self.passes = sorted(passes, key=lambda p: -len(p.sizes))
@@ -179,7 +179,7 @@ class GroupRun:
         self.found: list[dict[int, float]] = [{} for _ in self.passes]
 
     def run(self) -> None:
-        """Run all steps; leave the new parameters in the nets, momentum and losses in the passes."""
+        """Run all steps; leave the new parameters in the nets, and momentum and losses in the passes."""
         step, total = 0, len(self.passes[0].sizes)
         while step < total:
             active = [p for p in self.passes if len(p.sizes) > step]
@@ -198,7 +198,7 @@ class GroupRun:
                     parameter.data = parameter.detach().clone()
 
     def run_steps(self, x: Tensor, y: Tensor, count: int, steps: range) -> None:
-        """Run some steps on the examples that were gathered for them, for the first ``count`` clients."""
+        """Run some steps for the first ``count`` clients, on the examples gathered for these steps."""
         shape = (len(steps), count, self.size)
         y = y.view(*shape, *y.shape[1:])
         for at, step in enumerate(steps):
@@ -216,7 +216,7 @@ class GroupRun:
                 self.update(first, last, step)
 
     def split_clients(self, step: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Part the clients that have this step into neighbours with mini-batches of one size."""
+        """Split the clients that have this step into ranges whose mini-batches have one size."""
         sizes = [p.sizes[step] for p in self.passes[:count] if len(p.sizes) > step]
         first = 0
         for i in range(1, len(sizes) + 1):
@@ -232,7 +232,7 @@ class GroupRun:
         return self.frames[key]
 
     def set_slopes(self, frame: Frame, y: Tensor, step: int) -> None:
-        """Compute the gradient of the loss by the output, and keep what gives the loss itself."""
+        """Compute the gradient of the loss with respect to the output; keep what is needed for the loss."""
         z, slope, key = (
             frame.output.each,
             frame.output_slope,
@@ -253,7 +253,7 @@ class GroupRun:
             self.found[i][step] = value.item()
 
     def read_losses(self) -> None:
-        """Compute the losses of the steps that were run, and forget what was kept for them."""
+        """Compute the losses of the steps that have run, and drop what was kept for them."""
         for (first, _, size), parts in self.kept.items():
             logs = torch.stack([part[1] for part in parts])
             y = torch.stack([part[2] for part in parts])
@@ -281,7 +281,7 @@ class GroupRun:
                 self.stack.grads[k].each[i].add_(term)
 
     def update(self, first: int, last: int, step: int) -> None:
-        """Do a step of SGD; in the first, clients without momentum get theirs."""
+        """Run one SGD step; in the first, clients without momentum get theirs."""
         fresh = self.is_fresh[first:last] if step == 0 and self.stack.momentum else [False]
         if len(set(fresh)) == 1:
             self.get_update(first, last)(fresh[0])
@@ -296,7 +296,7 @@ class GroupRun:
 
 
 def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
-    """Run passes of one key together; leave the momentum with their optimisers."""
+    """Run passes with equal keys together; leave the momentum with their optimisers."""
     with torch.no_grad():
         GroupRun(passes, packing).run()
     for one in passes:
@@ -310,10 +310,10 @@ VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()  # of this process, by s
 
 
 def check_pass(one: DirectPass) -> tuple[bool, int]:
-    """Try on random numbers whether a pass has the bits of autograd: alone, and in a group.
+    """Check on random numbers whether a pass has the bits of autograd: on its own, and in a group.
 
-    Return whether it has them alone, and the packing that it needs in a group, 0 if none has its bits.
-    Each shape is tried once in a process.
+    Return whether it has them on its own, and the packing that it needs in a group (0 if no packing
+    gives these bits). Each shape is checked once per process.
     """
     found = list[tuple[bool, int]]()
     for size in sorted(set(one.sizes)):
@@ -326,7 +326,7 @@ def check_pass(one: DirectPass) -> tuple[bool, int]:
 
 
 def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
-    """Try how a plain pass of such a net runs with the bits of autograd: in a group, direct, or neither."""
+    """Find how a plain pass of such a net can run with the bits of autograd: in a group, direct, or neither."""
     one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
     if one is None or how.clip_norm is not None:
         return "autograd"
@@ -353,7 +353,7 @@ def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
 
 
 class Trial:
-    """Random nets and examples of clients, and what autograd makes of them."""
+    """Random nets and examples of clients, and the results of training them with autograd."""
 
     def __init__(self, one: DirectPass, size: int, count: int) -> None:
         self.one, self.size, self.count = one, size, count
@@ -398,7 +398,7 @@ class Trial:
         return self.list_results(net, optimiser, losses)
 
     def has_same_bits(self, members: Sequence[int], packing: int) -> bool:
-        """Train some of the clients together; compare each of them with what autograd makes of it."""
+        """Train some of the clients together; return True if each has the bits that autograd gives."""
         built = {i: self.build(i) for i in members}
         passes = []
         for i, (net, optimiser) in built.items():

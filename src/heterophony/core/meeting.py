@@ -1,8 +1,8 @@
-"""Where clients of one process meet: each runs up to its pass of training, then all train together.
+"""A meeting of clients in one process: each runs up to its training pass, then all passes run together.
 
 A client that reaches a pass does not train yet: the next client starts inside its call of ``fit``, and so
-on. When the last of them has come, all passes run as one computation, and the clients go on, the last one
-first. A further pass of a client then runs alone. An algorithm knows nothing of it.
+on. When the last client has arrived, all passes run as one computation, and the clients go on, the last one
+first. Any further pass of a client runs on its own. Algorithms do not notice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEETING = ContextVar["Meeting[object] | None"]("meeting", default=None)
 
 @dataclass(eq=False)
 class WaitingPass:
-    """A pass, how it must be packed, and whether it has run."""
+    """A pass, the packing that it needs, and whether it has run."""
 
     one: DirectPass
     packing: int
@@ -31,7 +31,7 @@ class WaitingPass:
 
 
 class Meeting(Generic[Result]):
-    """Tasks that run inside each other, and the passes of training that they wait for."""
+    """Tasks that run inside each other, and the training passes that wait for them."""
 
     def __init__(self, tasks: Sequence[Callable[[], Result]]) -> None:
         self.left = list(enumerate(tasks))[::-1]
@@ -39,7 +39,7 @@ class Meeting(Generic[Result]):
         self.waiting = list[WaitingPass]()
 
     def run(self) -> list[Result]:
-        """Run all tasks; return their results in order, or raise the error of the first that has one."""
+        """Run all tasks; return their results in order, or raise the error of the first task that failed."""
         token = MEETING.set(self)  # type: ignore[arg-type]
         try:
             while self.left:
@@ -70,7 +70,7 @@ class Meeting(Generic[Result]):
             raise mine.error
 
     def run_waiting(self) -> None:
-        """Run all passes that wait: those of one key together."""
+        """Run all waiting passes; those with equal keys run together."""
         groups = dict[tuple[object, ...], list[WaitingPass]]()
         for each in self.waiting:
             groups.setdefault((each.one.key, each.packing), []).append(each)
@@ -86,7 +86,7 @@ class Meeting(Generic[Result]):
 
 
 def train_directly(one: DirectPass, packing: int) -> bool:
-    """Run a pass, with those of other clients if they meet; return False if it needs autograd."""
+    """Run a pass, together with those of other clients if they meet; return False if it needs autograd."""
     meeting = MEETING.get()
     try:
         if meeting is None or not packing:

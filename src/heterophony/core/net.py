@@ -19,7 +19,7 @@ BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 if TYPE_CHECKING:
 
     class TensorModule(nn.Module):
-        """A part of a net, for the type checker: calling it returns a tensor."""
+        """A part of a net, declared for type checkers: calling it returns a tensor."""
 
         def __call__(self, *args: Any) -> Tensor: ...
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Net(nn.Module):
     """A network that computes ``head(base(x))``.
 
-    The activation between the two belongs to the base. ``Algorithm.build`` may add further parts,
+    The activation between base and head belongs to the base. ``Algorithm.build`` may add further parts,
     such as a second head ``net.own``. In a run, ``shape`` is the shape of one example, ``classes``
-    the number of classes, and ``task`` what is learned.
+    the number of classes, and ``task`` the name of the task.
     """
 
     shape: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class Net(nn.Module):
 
     @property
     def smallest(self) -> Net:
-        """The smallest net that a client of the run has: a copy; of equal nets, of this one."""
+        """A copy of the smallest net that a client of the run has; of this net if all are equal."""
         return copy_module(min(self.others or (self,), key=count_parameters))
 
 
@@ -79,7 +79,7 @@ def copy_module(module: Module) -> Module:
 
 
 def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
-    """Copy a module that may be part of another; leave all that is not plain to ``deepcopy``."""
+    """Copy a module that may be part of another; use ``deepcopy`` for everything that is not plain."""
     if id(module) in memo:
         known: nn.Module = memo[id(module)]
         return known
@@ -154,7 +154,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Iterate over a module and its parts, with the prefix of their names in ``state_dict``."""
+    """Iterate over a module and its parts, with the prefix that their names have in ``state_dict``."""
     yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
@@ -173,7 +173,7 @@ def is_loaded_plainly(module: nn.Module) -> bool:
 
 
 def list_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return what ``state_dict`` returns; where modules only list their own tensors, in less time."""
+    """Return what ``state_dict`` returns, but faster for modules that only list their own tensors."""
     parts = list(walk(module, ""))
     if all(is_stored_plainly(part) for _, part in parts):
         return {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
@@ -193,13 +193,13 @@ def is_stored_plainly(module: nn.Module) -> bool:
 
 
 def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Iterate over the tensors of ``state_dict`` by name, in less time."""
+    """Iterate over the names and tensors of ``state_dict``, but faster."""
     for prefix, part in walk(module, ""):
         yield from list_own_tensors(prefix, part)
 
 
 def find_aliases(module: nn.Module) -> dict[str, str]:
-    """Find every further name of a tensor that has several, as tied weights do, with its first name."""
+    """Map every further name of a tensor with several names, such as a tied weight, to its first name."""
     first, found = dict[int, str](), dict[str, str]()
     for name, tensor in iterate_tensors(module):
         known = first.setdefault(id(tensor), name)
@@ -209,7 +209,7 @@ def find_aliases(module: nn.Module) -> dict[str, str]:
 
 
 def list_own_tensors(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Iterate over the parameters and buffers of a module itself that ``state_dict`` has."""
+    """Iterate over the module's own parameters and buffers that are in its ``state_dict``."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter

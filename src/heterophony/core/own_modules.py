@@ -1,7 +1,7 @@
-"""Modules outside the installed packages: located before anything is imported, loaded by their path.
+"""The user's own modules: located without importing anything, and loaded by their path.
 
-Importing a module runs its code. So the current folder is searched only for a module that somebody
-named and vouched for, and after all that is installed.
+Importing a module runs its code. So the current folder is searched only for modules that the user
+named, and only after all installed packages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loa
 def find_module_file(name: str) -> str | None:
     """Return the file that importing a module would run, without running it; None if there is none.
 
-    Of a package's module, it is the module's own file.
+    For a module inside a package, this is the module's own file.
     """
     search: Sequence[str] | None = None
     found: ModuleSpec | None = None
@@ -47,20 +47,20 @@ def find_spec_of_part(name: str, search: Sequence[str] | None) -> ModuleSpec | N
 def make_importable(name: str) -> None:
     """Make a module of the current folder importable, unless another one has its name.
 
-    The folder is appended to ``sys.path``: installed packages come first.
+    The folder is appended to ``sys.path``, so installed packages come first.
     """
     if not is_installed(name):
         sys.path += [folder for folder in list_current_folder() if folder not in sys.path]
 
 
 def is_installed(name: str) -> bool:
-    """Return True if ``sys.path`` has a module, or the package that it is a part of."""
+    """Return True if ``sys.path`` has the module or the package that contains it."""
     top = name.partition(".")[0]
     return top in sys.modules or any(finder.find_spec(top, None) for finder in sys.meta_path)
 
 
 def list_current_folder() -> list[str]:
-    """Return the current folder in a list, which is empty if the folder was deleted."""
+    """Return a list of the current folder; it is empty if the folder was deleted."""
     with suppress(OSError):
         return [str(Path.cwd())]
     return []
@@ -70,7 +70,7 @@ def list_current_folder() -> list[str]:
 
 
 def load_module_file(name: str, path: Path) -> None:
-    """Run a file as the module of this name, here and in the child processes that get our plans."""
+    """Run a file as the module of this name, here and in child processes that receive our plans."""
     with translate_disk_errors(path):
         text = read_regular_file(path, TEXT_LIMIT).decode()
     load_source(name, str(path), text)
@@ -84,13 +84,13 @@ def forget_module(name: str) -> None:
 
 
 def load_source(name: str, path: str, text: str) -> None:
-    """Run the text of a module; it can then be imported by its name."""
+    """Run source text as a module, which can then be imported by its name."""
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = path
     exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102  # the caller vouches for it
 
 
 def load_sources(sources: Sources) -> None:
-    """Load the modules that the plan's process loaded by path."""
+    """Load the modules that the plan's process had loaded by path."""
     for name, (path, text) in sources.items():
         load_source(name, path, text)

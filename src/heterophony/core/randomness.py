@@ -35,8 +35,8 @@ def make_generator(*key: object) -> np.random.Generator:
 def seeded(*key: object) -> Iterator[None]:
     """Seed torch's global generators by the key; restore their states at the end.
 
-    These are the generator of the CPU and, in a job elsewhere, that of its device. All threads of
-    a process share them, so the blocks of other threads wait.
+    These are the CPU's generator and, in a job on another device, also that of the device. All
+    threads of a process share them, so other threads wait before such a block.
     """
     generator, device = torch.default_generator, get_compute().device
     seed = derive_seed(*key)
@@ -84,7 +84,7 @@ class GeneratorStates:
 
 @contextmanager
 def drawing_again(states: GeneratorStates) -> Iterator[None]:
-    """Repeat inside the block what was drawn after these states; later draws are unaffected."""
+    """Repeat the draws made after these states inside the block; later draws are unaffected."""
     now = GeneratorStates.save()
     states.restore()
     try:

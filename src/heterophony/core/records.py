@@ -1,8 +1,8 @@
-"""Examples of several arrays, or of sequences of different lengths, packed into rows of one tensor.
+"""Examples made of several arrays or of sequences of different lengths, packed as rows of one tensor.
 
-A pool of examples is one tensor, whatever an example consists of: a row of 32-bit words holds the bytes
-of all its arrays. A hook in front of the net unpacks a mini-batch, pads sequences to the longest one of
-the batch, and calls the net with what its author wrote it for.
+A pool of examples is always one tensor: a row of 32-bit words holds the bytes of all arrays of an
+example. A hook in front of the net unpacks a mini-batch, pads its sequences to the longest one, and
+calls the net with the inputs that its author wrote it for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Field:
         return f"{self.name} {'up to ' * self.is_sequence}{sides}"
 
     def convert(self, values: Tensor) -> Tensor:
-        """Convert stored values to network input: bytes to [-1, 1], others are used unchanged."""
+        """Convert stored values to network input: bytes to [-1, 1]; other values are unchanged."""
         if values.dtype != torch.uint8:
             return values
         values = BYTES_TO_PLUS_MINUS_ONE(values)
@@ -59,9 +59,9 @@ class Field:
 
 @dataclass(frozen=True)
 class Record:
-    """What an example consists of, and how the net takes it.
+    """The arrays that an example consists of, and how they are passed to the net.
 
-    The net is called with the arrays of a dict by name, else in order; masks come after them.
+    The arrays of a dict are passed by name, others in order; masks come after them.
     """
 
     form: Literal["sequence", "tuple", "dict"]
@@ -69,7 +69,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """Rebuild a record from the dict that ``to_dict`` made of it."""
+        """Rebuild a record from the result of ``to_dict``."""
         fields = (Field(**{**f, "shape": tuple(f["shape"])}) for f in values["fields"])
         return cls(values["form"], tuple(fields))
 
@@ -100,7 +100,7 @@ class Record:
         return self.arrange(inputs, masks)
 
     def arrange(self, inputs: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Inputs:
-        """Arrange inputs and masks as the net takes them."""
+        """Return inputs and masks as the dict or tuple that the net's forward expects."""
         if self.form == "dict":
             return {**inputs, **masks}
         return (*inputs.values(), *masks.values())
@@ -120,7 +120,7 @@ def pad_sequences(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Unpack:
-    """A hook in front of a module: it unpacks rows, and spreads tuples and dicts of inputs."""
+    """A forward hook that unpacks rows, and passes tuples and dicts as separate arguments."""
 
     record: Record
 
@@ -133,12 +133,12 @@ class Unpack:
 
 
 def unpack_inputs(module: nn.Module, record: Record | None) -> None:
-    """Let a module take packed rows of such a record; without a record, change nothing."""
+    """Let a module accept packed rows of this record; without a record, change nothing."""
     if record is not None:
         module.register_forward_pre_hook(Unpack(record), with_kwargs=True)
 
 
 def find_record(module: nn.Module) -> Record | None:
-    """Return the record whose rows a module takes."""
+    """Return the record whose packed rows a module accepts."""
     hooks = (h for part in module.modules() for h in part._forward_pre_hooks.values())
     return next((h.record for h in hooks if isinstance(h, Unpack)), None)

@@ -24,17 +24,19 @@ ImageDraws = Callable[[Tensor], Tensor]  # rows of a pool -> uniform numbers, ro
 class RandomImageTransform:
     """Crop, flip and rotate images at random, in this order. Pixels from outside are black.
 
-    Pixels are moved, not interpolated, so bytes stay bytes. (A flip before the crop would give
+    Pixels are moved, not interpolated, so bytes stay bytes. (Flipping before cropping would give
     the same distribution of images.)
     """
 
-    pad: int = 0  # pad with so many black pixels on each side, then crop to the old size anywhere
+    pad: int = (
+        0  # pad with this many black pixels on each side, then crop to the old size at random
+    )
     flip: bool = False  # mirror left and right with probability 1/2
-    degrees: float = 0.0  # rotate about the centre by up to so many degrees either way
+    degrees: float = 0.0  # rotate about the centre by up to this many degrees either way
     frozen: bool = False  # draw once per image for the whole run, not at every use
 
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
-        """Transform each image by its own row of uniform numbers."""
+        """Transform each image by its row of uniform random numbers."""
         height, width = x.shape[2:]
         # Apple's devices have no float64, in which positions are computed
         draws = draws if x.device.type == "mps" else draws.to(x.device)
@@ -64,7 +66,7 @@ def draw_every_time(seed: int) -> ImageDraws:
 
 
 def draw_once_per_image(images: int, seed: int) -> ImageDraws:
-    """Draw once for each row of the pool: an image is transformed alike at every use."""
+    """Draw once for each row of the pool, so that an image is transformed the same way at every use."""
     fixed = draw_uniforms(images, torch.Generator().manual_seed(seed))
     return lambda rows: fixed[rows]
 
@@ -74,7 +76,7 @@ def draw_uniforms(images: int, source: torch.Generator) -> Tensor:
 
 
 def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute which pixel each pixel of an image comes from if it is rotated anticlockwise."""
+    """Compute the source pixel of each pixel of an image that is rotated anticlockwise."""
     radians = degrees.deg2rad()
     cos, sin = radians.cos(), radians.sin()
     centre = [(n.numel() - 1) / 2 for n in (down, right)]
@@ -139,7 +141,7 @@ BYTES_TO_PLUS_MINUS_ONE = Scale(unit=255.0, mean=(0.5,), std=(0.5,))
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Selected rows of a pool of examples. All clients share one pool; it is never copied.
+    """Selected rows of a pool of examples. All clients share one pool, which is never copied.
 
     Positions (``at``) count within the selection: position 0 is the first selected row.
     """
@@ -163,7 +165,7 @@ class Samples:
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
     def number(self) -> Samples:
-        """Return the same examples with their positions in place of labels."""
+        """Return the same examples, with their positions instead of labels."""
         numbers = torch.arange(len(self.y))
         if self.rows is not None:
             numbers[self.rows] = torch.arange(len(self.rows))
@@ -180,7 +182,7 @@ class Samples:
     def batch(self, at: Tensor, draws: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
         """Return network input and labels of the examples at these positions.
 
-        Images are randomly transformed only if ``draws`` is given, as it is in training.
+        Images are transformed at random only if ``draws`` is given, as in training.
         """
         x = self.get_stored(at)
         if self.image_transform is not None and draws is not None:
@@ -197,7 +199,7 @@ class Samples:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over mini-batches of the examples at the positions of every epoch.
 
-        Several small batches are gathered at once; each has the bits of ``batch``.
+        Several small batches are gathered at once; each has the same bits as from ``batch``.
         """
         for at in epochs:
             if self.image_transform is not None and draws is not None:
@@ -210,7 +212,7 @@ class Samples:
                     yield (xs if is_aligned(xs) else xs.clone()), ys
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over all examples in order, for evaluation: the last batch may be smaller."""
+        """Iterate over all examples in order, for evaluation; the last batch may be smaller."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
 
     def count_classes(self, classes: int) -> Tensor:
@@ -219,7 +221,7 @@ class Samples:
 
 
 def is_aligned(x: Tensor) -> bool:
-    """Return True if a tensor begins where a new one could: matrix products may round by address."""
+    """Return True if a tensor is aligned like a new one; rounding in matrix products may depend on this."""
     return x.data_ptr() % ALIGNMENT == 0
 
 
@@ -243,7 +245,7 @@ Key = tuple[Hashable, ...]  # names examples of one federation
 
 @dataclass(frozen=True, eq=False)
 class DeviceSamples(Samples):
-    """Samples whose batches are on a device. Positions are drawn on the CPU, as everywhere."""
+    """Samples whose batches are on a device. Positions are still drawn on the CPU."""
 
     source: Samples = Samples(torch.empty(0), torch.empty(0))
     compute: Compute = ON_CPU
@@ -259,7 +261,7 @@ class DeviceSamples(Samples):
 
     @cached_property
     def resident(self) -> Tensor | None:
-        """All selected examples on the device, as stored; None if they are too many."""
+        """All selected examples on the device, as stored; None if they do not fit."""
         each = self.x[:1].nbytes
         if each * len(self) > RESIDENT_BYTES:
             return None
@@ -295,16 +297,16 @@ class DeviceSamples(Samples):
 
 
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device; to a CUDA device from pinned memory, without waiting for it."""
+    """Copy a tensor to a device; to a CUDA device via pinned memory, without waiting for the copy."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def place_samples(samples: Samples, compute: Compute, key: Key | None = None) -> Samples:
-    """Return the samples on the device of the job; on the CPU, the same object.
+    """Return the samples on the job's device; on the CPU, return the same object.
 
-    With a ``key`` they stay there for later jobs, as long as there is room for them.
+    With a ``key``, they stay on the device for later jobs while there is room.
     """
     if compute.is_cpu:
         return samples
@@ -321,7 +323,7 @@ def place_samples(samples: Samples, compute: Compute, key: Key | None = None) ->
 
 
 def place_data(data: ClientData, compute: Compute, client: str) -> ClientData:
-    """Return the client's data on the device of the job; on the CPU, the same object."""
+    """Return the client's data on the job's device; on the CPU, return the same object."""
     if compute.is_cpu:
         return data
     train = place_samples(data.train, compute, (client, "train"))
@@ -330,7 +332,7 @@ def place_data(data: ClientData, compute: Compute, client: str) -> ClientData:
 
 
 def get_stored_data(data: ClientData) -> ClientData:
-    """Return the same data where they are stored: on the CPU."""
+    """Return the same data as stored on the CPU."""
     train, test = (
         part.source if isinstance(part, DeviceSamples) else part for part in (data.train, data.test)
     )

@@ -26,7 +26,7 @@ SCALES: dict[Pooling, tuple[Callable[[float], float], Callable[[float], float]]]
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """A metric beside the score.
+    """A metric besides the score.
 
     ``pooling`` is the scale on which values are averaged over clients, weighted by test examples.
     """
@@ -38,7 +38,7 @@ class MetricInfo:
     title: str = ""  # in tables; default: the name
 
     def pool(self, values: Sequence[float | None], weights: Sequence[int]) -> float | None:
-        """Average the values of clients; return None if it is undefined for all."""
+        """Average the values of clients; return None if the metric is undefined for all of them."""
         known = [(v, n) for v, n in zip(values, weights, strict=True) if v is not None and n]
         if not known:
             return None
@@ -69,5 +69,5 @@ METRICS = {
 
 
 def get_metric_info(name: str) -> MetricInfo:
-    """Describe a metric that a run has recorded; one of a user's own is averaged over clients."""
+    """Describe a metric that a run has recorded; a user's own metric is averaged over clients."""
     return METRICS.get(name) or MetricInfo(name)

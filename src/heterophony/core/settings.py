@@ -36,7 +36,8 @@ def setting(
 ) -> Any:
     """Define a dataclass field with a default, a description and a range.
 
-    ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not. ``infinite`` allows inf.
+    ``above`` and ``below`` exclude their limits; ``low`` and ``high`` include them. ``infinite``
+    allows inf.
     """
     if default is dataclasses.MISSING or not doc or not isinstance(doc, str):
         raise ConfigError(
@@ -47,7 +48,7 @@ def setting(
 
 
 def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
-    """List the fields of a class that its users may set, in order."""
+    """List the fields of a class that users may set, in order."""
     return [f for f in dataclasses.fields(cls) if f.init and not f.metadata.get("own")]
 
 
@@ -96,7 +97,7 @@ def check_settings(instance: Any) -> None:
 
 @cache
 def resolve_hints(cls: type) -> dict[str, Any]:
-    """Resolve the type hints of a class, once: an algorithm may copy its settings in every job."""
+    """Resolve the type hints of a class once; an algorithm may copy its settings in every job."""
     return get_type_hints(cls)
 
 
@@ -153,7 +154,7 @@ def describe_range(f: dataclasses.Field[Any]) -> str:
 
 
 def describe_settings(cls: type) -> list[dict[str, Any]]:
-    """Describe the settings of a class: name, default, allowed values and what each is about."""
+    """Describe the settings of a class: name, default, allowed values and description."""
     hints, rows = get_type_hints(cls), []
     for f in list_settings(cls):
         hint = hints[f.name]
@@ -168,7 +169,7 @@ def describe_settings(cls: type) -> list[dict[str, Any]]:
 
 
 def flatten_config(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the settings of a configuration with their dotted keys, as ``-c`` takes them."""
+    """Iterate over the settings of a configuration with their dotted keys, as used by ``-c``."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from flatten_config(value, f"{above}{key}.")

@@ -1,4 +1,4 @@
-"""Split any module into base and head, and verify that both together compute what it computes."""
+"""Split any module into base and head, and verify that the two compute what the module computes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ADVICE = "write both parts yourself, as in hp.Net(base, head)"
 
 @dataclass(frozen=True)
 class Cut:
-    """Where and how a module is cut: the same in every process.
+    """Where and how a module is cut; it is the same in every process.
 
-    ``index``: a ``Sequential`` in front of a layer. ``replace``: the child called last becomes the
+    ``index``: a ``Sequential`` is cut before a layer. ``replace``: the child called last becomes the
     head, and an ``Identity`` takes its place. ``trace``: the head is a child and all that follows it.
-    ``whole``: the module is the base, and nothing follows it. ``logits``: it returns an object that
-    has the logits.
+    ``whole``: the module is the base, and nothing follows it. ``logits``: the module returns an object
+    that has the logits.
     """
 
     head: str | int
@@ -51,7 +51,7 @@ class Origin:
 
 
 class Logits(nn.Module):
-    """Calls a module that returns an object, as those of transformers do, and takes its logits."""
+    """Calls a module that returns an object, as those of transformers do, and returns its logits."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ def split(module: nn.Module, head: str | int | None = None, example: Tensor | No
     """Split a copy of any module into base and head.
 
     ``head`` is the name of the head's first child (``"fc"``, ``"net.3"``) or, in a ``Sequential``,
-    its index. Default: the child with parameters that the module's forward calls last. What follows
-    it in the forward belongs to the head.
+    its index. Default: the child with parameters that the module's forward calls last. Everything
+    that follows this child in the forward belongs to the head.
 
     ``example`` is a mini-batch of input: with it, the split is found and verified by calling the
     module. Without it, ``hp.run`` verifies the split.
@@ -87,7 +87,7 @@ def split(module: nn.Module, head: str | int | None = None, example: Tensor | No
 
 
 def cut_module(module: nn.Module, cut: Cut) -> Net:
-    """Cut a module into base and head. The module itself becomes a part of the net."""
+    """Cut a module into base and head. The net reuses the module itself."""
     if cut.logits:
         module = Logits(module)
     if cut.way == "whole":
@@ -111,7 +111,7 @@ def cut_module(module: nn.Module, cut: Cut) -> Net:
 def find_cut(
     module: nn.Module, head: str | int | None = None, example: Tensor | None = None
 ) -> Cut:
-    """Find where the head begins, if it is not named, and how the module can be cut there."""
+    """Find where the head begins, unless it is named, and how the module can be cut there."""
     children = {k: m for k, m in module._modules.items() if m is not None}
     owners = [i for i, m in enumerate(children.values()) if has_parameters(m)]
     if type(module).forward is nn.Sequential.forward:
@@ -159,7 +159,7 @@ def find_last_child(module: nn.Module, example: Tensor | None) -> Cut:
 
 
 def find_called(module: nn.Module, paths: list[str]) -> list[str]:
-    """List those children that the forward calls, in order; as declared if it cannot be traced."""
+    """List the children that the forward calls, in order; in declaration order if it cannot be traced."""
     try:
         return list_calls(trace_module(deepcopy(module), paths))
     except UntraceableError:
@@ -167,7 +167,7 @@ def find_called(module: nn.Module, paths: list[str]) -> list[str]:
 
 
 def list_children(module: nn.Module, prefix: str = "") -> list[str]:
-    """List the paths of all children with parameters; of a single child, those of its children."""
+    """List the paths of all children with parameters; for a single child, those of its own children."""
     paths = []
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):  # is never called itself
@@ -200,7 +200,7 @@ class Record:
 
 
 def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
-    """Choose how to cut at this child: it alone, or with what follows it."""
+    """Choose how to cut at this child: only the child, or the child and all that follows it."""
     copy = deepcopy(module)
     try:
         graph = trace_module(copy, [head])
@@ -238,7 +238,7 @@ def record_calls(module: nn.Module, example: Tensor) -> Record:
 
 
 def find_verified_cut(module: nn.Module, example: Tensor, needs_head: bool) -> Cut:
-    """Find the cut of a module, and verify it; leave the module whole if no head is needed."""
+    """Find and verify the cut of a module; leave the module whole if no head is needed."""
     logits = returns_logits(module, example)
     whole = Logits(deepcopy(module)) if logits else module
     call_module(deepcopy(whole), example)
@@ -262,9 +262,9 @@ def returns_logits(module: nn.Module, example: Tensor) -> bool:
 
 
 def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
-    """Check that both compute the same bits, in training and in evaluation.
+    """Check that module and net compute the same bits, in training and in evaluation.
 
-    Copies are called, with the same random draws: no statistics move.
+    Copies are called, with the same random draws, so running statistics do not change.
     """
     for mode in (True, False):
         expected = call_module(deepcopy(module).train(mode), example)
@@ -274,7 +274,7 @@ def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
             raise refuse(module, "base and head do not fit together") from None
         if not have_same_bits(expected, given):
             when = "training" if mode else "evaluation"
-            raise refuse(module, f"base and head compute something else in {when}")
+            raise refuse(module, f"base and head compute something different in {when}")
 
 
 def verify_origin(net: Net, example: Tensor) -> None:
@@ -290,14 +290,14 @@ def call_module(module: nn.Module, example: Tensor) -> Tensor:
     if not isinstance(output, Tensor):
         raise ConfigError(
             f"{type(module).__name__} returns {type(output).__name__}, not a tensor;"
-            " return the logits alone, or an object that has them as .logits (auxiliary outputs may be"
+            " return only the logits, or an object that has them as .logits (auxiliary outputs may be"
             " beside them; their loss is for an algorithm's client.fit(loss=…))"
         )
     return output
 
 
 def call_any_module(module: nn.Module, example: Tensor) -> Any:
-    """Call a module on a mini-batch; name it in the error if that fails."""
+    """Call a module on a mini-batch; if the call fails, name the module in the error."""
     name = type(module).__name__
     # BatchNorm cannot train on one example
     batch = torch.cat([example, example]) if len(example) == 1 else example.clone()
@@ -322,7 +322,7 @@ def have_same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def refuse(module: nn.Module, reason: str) -> ConfigError:
-    """Make the error for a module that cannot be split."""
+    """Return the error for a module that cannot be split."""
     return ConfigError(f"cannot split {type(module).__name__}: {reason}; {ADVICE}")
 
 

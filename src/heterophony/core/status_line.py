@@ -1,4 +1,4 @@
-"""One line about work that takes long: in place in a notebook, now and then in the log of a batch job."""
+"""A status line for slow work: updated in place in a notebook, printed now and then in a batch log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Describe = Callable[[], str]  # what is going on; empty if there is nothing to s
 class LogLines:
     """Prints a line to stderr on request, and every 30 seconds from a thread.
 
-    The thread's first line comes after ``patience`` seconds.
+    The thread prints its first line after ``patience`` seconds.
     """
 
     def __init__(self, describe: Describe, patience: float | None = None) -> None:
@@ -41,14 +41,14 @@ class LogLines:
         self._thread.start()
 
     def update(self) -> None:
-        """Do nothing: the next line shows the change."""
+        """Do nothing: the next printed line shows the change."""
 
     def stop(self) -> None:
         """Print no more lines. A signal handler may call this, so it does not wait."""
         self._stopped.set()
 
     def print_line(self) -> None:
-        """Print the present state."""
+        """Print the current state."""
         if text := clean_text(self.describe()):
             if STDERR.is_terminal:
                 STDERR.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -63,7 +63,7 @@ class LogLines:
 
 
 class NotebookLine:
-    """Shows one line with a bar in a notebook, and changes it in place."""
+    """Shows one line with a bar in a notebook, and updates it in place."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class NotebookLine:
             self.print_line()
 
     def stop(self) -> None:
-        """Leave the line as it is."""
+        """Keep the line as it was last shown."""
 
     def print_line(self) -> None:
-        """Replace the line by the present state."""
+        """Replace the line by the current state."""
         text = self.describe()
         bar = f'<progress value="{self.compute_fraction():.4f}" max="1"></progress>'
         content = {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
@@ -100,7 +100,7 @@ class NotebookLine:
 
 @contextmanager
 def name_slow_work(what: str) -> Iterator[None]:
-    """Show what is being done if it takes longer than 2 seconds (terminal) or 30 (log)."""
+    """Show what is being done if it takes longer than 2 seconds (terminal) or 30 seconds (log)."""
     begun = time.monotonic()
     patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS
     lines = LogLines(lambda: f"{what}, {format_seconds(time.monotonic() - begun)} so far", patience)

@@ -1,4 +1,4 @@
-"""The tasks (loss, targets, the score that G and P are), and further metrics."""
+"""Tasks (loss, targets, and the score that G and P measure), and further metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IGNORED_TOKEN = -100  # a target of a sequence that does not count, such as padd
 
 @dataclass(frozen=True)
 class Task:
-    """A task. Its score is 1 for a perfect example; G and P are means of it over test examples."""
+    """A task. A perfect example scores 1; G and P are the mean score over test examples."""
 
     name: TaskName
     loss: Criterion  # the mean over a mini-batch
@@ -61,21 +61,21 @@ def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
 
 
 def score_labels(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Return the fraction of correct labels of each example."""
+    """Return each example's fraction of correct labels."""
     return ((output > 0) == (y > 0.5)).double().mean(1)
 
 
 def score_tokens(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Return the fraction of correct tokens of each example."""
+    """Return each example's fraction of correct tokens."""
     counts = y != IGNORED_TOKEN
     right = (output.argmax(-1) == y) & counts
     return right.sum(1).double() / counts.sum(1).clamp(min=1)
 
 
 def score_numbers(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Return 1 - (error)² / variance of each example, the mean over its targets.
+    """Return 1 - (error)² / variance for each example, averaged over its targets.
 
-    With the variance over all test examples, the mean over all test examples is R².
+    If ``variance`` is taken over all test examples, the mean over these examples is R².
     """
     errors = (output.reshape(y.shape).double() - y.double()).square()
     return (1 - errors / variance).mean(1)
@@ -125,7 +125,7 @@ def get_task(name: str) -> Task:
 
 
 def compute_target_variance(y: Tensor) -> Tensor:
-    """Compute the variance of each target over these examples; 1 where it does not vary."""
+    """Compute the variance of each target over these examples; 1 for a target that does not vary."""
     variance = y.double().var(0, correction=0)
     return torch.where(variance > 0, variance, 1.0)
 
@@ -135,7 +135,7 @@ MetricFunction = Callable[[Tensor, Tensor], float | Tensor]  # of all outputs an
 
 @dataclass(frozen=True)
 class Metric:
-    """A named function. It is not finite where it is undefined: that client then does not count."""
+    """A named function. If it is not finite for a client (undefined), the client is not counted."""
 
     name: str
     compute: MetricFunction
@@ -164,9 +164,9 @@ def compute_f1(output: Tensor, y: Tensor) -> float:
 
 
 def compute_auc(output: Tensor, y: Tensor) -> float:
-    """Compute the area under the ROC curve of each class or label, against all others; average them.
+    """Compute the area under the ROC curve of each class or label against the rest; average them.
 
-    A class that all or none of the client's examples have does not count.
+    A class is not counted if all of the client's examples have it, or none.
     """
     from sklearn.metrics import roc_auc_score  # slow to import
 
@@ -188,7 +188,7 @@ def compute_rmse(output: Tensor, y: Tensor) -> float:
 
 
 def compute_r2(output: Tensor, y: Tensor) -> float:
-    """Compute R² against the mean of the client's own test targets, the mean over its targets."""
+    """Compute R² against the mean of the client's own test targets, averaged over the targets."""
     errors = (output.reshape(y.shape).double() - y).square().sum(0)
     spread = (y.double() - y.double().mean(0)).square().sum(0)
     return float((1 - errors / spread).mean())  # not finite where a target does not vary
@@ -221,7 +221,7 @@ def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
 def choose_metrics(
     chosen: Sequence[str | MetricFunction], task: TaskName, key: str = "evaluation.metrics"
 ) -> tuple[Metric, ...]:
-    """Return the metrics with these names; a function of the user's own is a metric by its name."""
+    """Return the metrics with these names; a user's own function is named after the function."""
     found = []
     for item in chosen:
         if callable(item):
@@ -233,7 +233,7 @@ def choose_metrics(
         if name == CONFUSION and task == "classification":  # a table, not a number
             continue
         if metric is None or task not in metric.tasks:
-            what = f"'{item}' is not for task '{task}'" if metric else f"there is no '{item}'"
+            what = f"'{item}' is not for task '{task}'" if metric else f"unknown metric '{item}'"
             raise ConfigError(f"{key}: {what}{suggest_or_list(str(item), known)}")
         found.append(Metric(name, COMPUTE[name]))
     names = [m.name for m in found]
@@ -243,10 +243,10 @@ def choose_metrics(
 
 
 def name_function(function: MetricFunction, key: str) -> str:
-    """Return the name of a user's metric; refuse one that has no proper name."""
+    """Return the name of a user's metric; raise ConfigError if the function has no proper name."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:
         raise ConfigError(f"{key}: a metric needs a name; define it with `def`, not as {name}")
     if name in METRICS:
-        raise ConfigError(f"{key}: '{name}' is the name of a metric; name yours differently")
+        raise ConfigError(f"{key}: '{name}' is the name of a metric; choose another name")
     return name

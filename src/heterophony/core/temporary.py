@@ -1,4 +1,4 @@
-"""Temporary folders, which the next process removes if the one that made them was killed."""
+"""Temporary folders; if a process is killed, the next process removes those it left behind."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _locks: dict[Path, int] = {}  # by folder of this process; the system releases t
 
 
 def create_temporary_folder(socket: str = "") -> Path:
-    """Create a folder that ``remove_temporary_folder`` removes, or the next process if this one is killed.
+    """Create a folder for ``remove_temporary_folder``; if this process is killed, the next one removes it.
 
-    ``socket`` is the longest name of a socket in it: the folder is in /tmp if its path would be too long.
+    ``socket`` is the longest name of a socket in the folder: if the socket's path would be too long,
+    the folder is created in /tmp.
     """
     parent = Path(tempfile.gettempdir()).resolve()
     if socket and len(f"{parent}/{PREFIX}12345678/{socket}") > LONGEST_SOCKET_PATH:
@@ -37,7 +38,7 @@ def create_temporary_folder(socket: str = "") -> Path:
 
 
 def remove_temporary_folder(folder: Path) -> None:
-    """Remove a folder of ``create_temporary_folder``, if it still exists."""
+    """Remove a folder made by ``create_temporary_folder``, if it still exists."""
     shutil.rmtree(folder, ignore_errors=True)
     if (lock := _locks.pop(folder, None)) is not None:
         os.close(lock)
@@ -45,7 +46,7 @@ def remove_temporary_folder(folder: Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Give a temporary folder, and remove it after the block."""
+    """Create a temporary folder, and remove it after the block."""
     folder = create_temporary_folder()
     try:
         yield folder
@@ -55,7 +56,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @cache
 def _remove_abandoned_folders(parent: Path) -> None:
-    """Remove what killed processes of this user left; once per process."""
+    """Remove folders that killed processes of this user left behind; once per process."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # it belongs to another user, or has just been removed
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

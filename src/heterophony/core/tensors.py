@@ -1,7 +1,8 @@
-"""Named tensors that add and scale like vectors: the form of every model, message and memory.
+"""Named tensors with vector arithmetic: the form of every model, message and memory.
 
-The functions at the end convert between a module and its tensors: ``weights`` and ``state`` copy,
-``params`` gives the live parameters, ``frozen`` copies the module, ``load_into_net`` writes back.
+The functions at the end convert between a module and its tensors: ``weights`` and ``state`` copy
+its tensors, ``params`` returns the live parameters, ``frozen`` copies the module, and
+``load_into_net`` writes tensors back.
 
 Parameters that are frozen when a run begins are *given*: everybody has them, nobody trains or sends
 them. ``weights``, ``params`` and ``state`` leave them out.
@@ -36,7 +37,7 @@ class Tensors(dict[str, Tensor]):
         super().__init__(sorted(dict(items).items()))
 
     def map(self, f: Callable[..., Tensor], *others: Tensors) -> Tensors:
-        """Apply ``f`` to every tensor and the tensors of the same name in ``others``."""
+        """Apply ``f`` to every tensor, together with the tensors of the same name in ``others``."""
         return Tensors({k: f(v, *(o[k] for o in others)) for k, v in self.items()})
 
     def __add__(self, other: Tensors) -> Tensors:
@@ -81,16 +82,16 @@ class Tensors(dict[str, Tensor]):
         return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
-        """Put the prefix before every name: ``w`` becomes ``own.w`` under ``own.``."""
+        """Prefix every name: ``w`` becomes ``own.w`` under ``own.``."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
     def below(self, prefix: str) -> Tensors:
-        """Select the names that start with the prefix, and remove it from them."""
+        """Select the names that start with the prefix, and remove the prefix."""
         return Tensors({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of all values, without names."""
+        """The number of bytes of all values, not counting names."""
         return sum(v.nbytes for v in self.values())
 
     def digest(self) -> str:
@@ -121,8 +122,8 @@ def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
 def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
     """Return the weighted sum of ``items``, accumulated in float64 in the order given.
 
-    Integer tensors, such as BatchNorm's counters, are not summed: those of the first item are
-    kept. All items must have the same names and shapes, so that no tensor is silently left out
+    Integer tensors, such as BatchNorm's counters, are taken from the first item instead of being
+    summed. All items must have the same names and shapes, so that no tensor is silently left out
     or broadcast.
     """
     pairs = list(zip(items, shares, strict=True))
@@ -144,24 +145,24 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether the whole name matches one of the patterns (``head.*``)."""
+    """Return True if the whole name matches one of the patterns (``head.*``)."""
     return any(fnmatchcase(name, p) for p in patterns)
 
 
 def mark_given(net: nn.Module) -> None:
-    """Remember which parameters are frozen now, before training freezes and thaws others."""
+    """Mark the parameters that are frozen now as given, before training freezes and thaws others."""
     for p in net.parameters():
         if not p.requires_grad:
             setattr(p, GIVEN_MARK, True)
 
 
 def is_given(tensor: Tensor) -> bool:
-    """Return whether this is a parameter that was frozen when the run began."""
+    """Return True if this is a parameter that was frozen when the run began."""
     return getattr(tensor, GIVEN_MARK, False)
 
 
 def state(net: nn.Module) -> Tensors:
-    """Return a detached copy of the net's parameters and buffers, tied ones once; none is given."""
+    """Return a detached copy of the net's parameters and buffers: tied ones once, given ones not at all."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
     tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
@@ -173,7 +174,7 @@ def weights(module: nn.Module) -> Tensors:
 
 
 def params(module: nn.Module) -> Tensors:
-    """Return the module's parameters themselves, so that a loss on them has gradients."""
+    """Return the module's live parameters, so that a loss on them has gradients."""
     return Tensors((k, p) for k, p in module.named_parameters() if not is_given(p))
 
 
@@ -187,7 +188,7 @@ def frozen(module: nn.Module) -> nn.Module:
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
-    """Copy the values into the memory format of ``like``: convolutions round by format."""
+    """Copy the values into the memory format of ``like``; rounding in convolutions depends on it."""
     return values.new_empty_strided(like.shape, like.stride()).copy_(values)
 
 
@@ -201,13 +202,13 @@ def load_into_net(net: nn.Module, tensors: Tensors) -> None:
 
 
 def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Run the net on ``x`` with ``tensors`` in place of its own; the net does not change."""
+    """Run the net on ``x`` with ``tensors`` instead of its own; the net does not change."""
     out: Tensor = functional_call(net, dict(tensors), (x,))
     return out
 
 
 def list_moves(up: Tensors, received: Tensors) -> list[str]:
-    """List the tensors of a reply whose change counts: floating-point ones that the client received."""
+    """List the names whose change a reply reports: floating-point tensors that the client received."""
     return [k for k, v in up.items() if k in received and is_movable(v, received[k])]
 
 
@@ -216,15 +217,15 @@ def is_movable(after: Tensor, before: Tensor) -> bool:
 
 
 def compute_moves(up: Tensors, received: Tensors) -> Tensors:
-    """Compute the change of every such tensor, in float64."""
+    """Compute the change of each of these tensors, in float64."""
     return Tensors({k: up[k].double() - received[k].double() for k in list_moves(up, received)})
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Return the tensors of a reply with other moves; the rest of it stays as it is."""
+    """Return the tensors of a reply with other changes; everything else in the reply is kept."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 
 def compute_norm(moves: Tensors) -> float:
-    """Return the Euclidean norm of all moves as one vector."""
+    """Return the Euclidean norm of all changes as one vector."""
     return float(sum(float(v.square().sum()) for v in moves.values()) ** 0.5)

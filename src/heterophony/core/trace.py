@@ -16,7 +16,7 @@ CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creat
 
 
 class UntraceableError(Exception):
-    """The operations cannot be recorded or cut; the text says why."""
+    """The operations cannot be recorded or cut; the message has the reason."""
 
 
 class ByMode(nn.Module):
@@ -31,7 +31,7 @@ class ByMode(nn.Module):
 
 
 class Part(fx.GraphModule):
-    """A part of the operations of a module. Copies share the generated code: every job makes one."""
+    """One part of a module's operations. Copies, which every job makes, share the generated code."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Part:
         new = object.__new__(type(self))
@@ -45,7 +45,7 @@ class Part(fx.GraphModule):
 
 
 def rebuild_part(make: Callable[..., fx.GraphModule], args: tuple[Any, ...]) -> Part:
-    """Rebuild a pickled part; torch.fx alone would make a plain ``GraphModule`` of it."""
+    """Rebuild a pickled part; torch.fx by itself would make it a plain ``GraphModule``."""
     plain = make(*args)
     return Part(plain, plain.graph)
 
@@ -62,9 +62,9 @@ class ChildTracer(fx.Tracer):
 
 
 def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
-    """Record the operations of a module; the modules at these paths are single operations.
+    """Record the operations of a module; modules at these paths become single operations.
 
-    What differs between training and evaluation becomes a ``ByMode``, which is added to the module.
+    A value that differs between training and evaluation becomes a ``ByMode``, added to the module.
     """
     if find_record(module) is not None:
         raise UntraceableError("its forward takes several inputs")
@@ -87,12 +87,12 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
 def merge_modes(
     module: nn.Module, training: fx.Graph, other: nn.Module, evaluation: fx.Graph
 ) -> fx.Graph:
-    """Merge the operations recorded in both modes; they may differ in constants only."""
+    """Merge the operations recorded in both modes; they may differ only in constants."""
     pairs = list(zip(training.nodes, evaluation.nodes, strict=False))
     if len(training.nodes) != len(evaluation.nodes) or any(
         (a.op, a.target, a.name) != (b.op, b.target, b.name) for a, b in pairs
     ):
-        raise UntraceableError("its forward takes other steps in training than in evaluation")
+        raise UntraceableError("its forward runs other operations in training than in evaluation")
     for a, b in pairs:
         if a.op == "get_attr" and str(a.target).startswith(CONSTANT):
             values = getattr(module, str(a.target)), getattr(other, str(b.target))
@@ -107,7 +107,7 @@ def merge_modes(
 def insert_choice(
     module: nn.Module, graph: fx.Graph, before: fx.Node, in_training: Any, in_evaluation: Any
 ) -> fx.Node:
-    """Insert an operation that returns the constant of the mode."""
+    """Insert an operation that returns the constant for the current mode."""
     name = f"by_mode_{sum(isinstance(m, ByMode) for m in module.children())}"
     module.add_module(name, ByMode(in_training, in_evaluation).train(module.training))
     with graph.inserting_before(before):
@@ -115,7 +115,7 @@ def insert_choice(
 
 
 def merge_values(a: Any, b: Any, choose: Callable[[Any, Any], fx.Node]) -> Any:
-    """Merge the arguments of one operation in both modes; ``choose`` is for different constants."""
+    """Merge the arguments of one operation in both modes; ``choose`` handles constants that differ."""
     if isinstance(a, list | tuple) and type(a) is type(b) and len(a) == len(b):
         return type(a)([merge_values(u, v, choose) for u, v in zip(a, b, strict=True)])
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
@@ -136,7 +136,7 @@ def list_calls(graph: fx.Graph) -> list[str]:
 
 
 def is_last_operation(graph: fx.Graph, head: str) -> bool:
-    """Return True if the module returns what its child ``head`` returns, called once and unchanged."""
+    """Return True if the module returns the result of its child ``head``, called once and unchanged."""
     calls = [n for n in graph.nodes if n.op == "call_module" and n.target == head]
     if len(calls) != 1 or len(calls[0].all_input_nodes) != 1 or calls[0].kwargs:
         return False
@@ -144,9 +144,9 @@ def is_last_operation(graph: fx.Graph, head: str) -> bool:
 
 
 def cut_graph(module: nn.Module, graph: fx.Graph, head: str) -> tuple[nn.Module, nn.Module]:
-    """Cut the operations at the call of ``head``: what precedes it, and the call with what follows.
+    """Cut the operations at the call of ``head``: those before it, and the call with all that follow.
 
-    Both parts share their children with the module. A single tensor must cross the cut.
+    Both parts share their children with the module. Only a single tensor may cross the cut.
     """
     features, after = find_cut(graph, head)
     computed = list_computed(graph)
@@ -175,7 +175,7 @@ def copy_operations(
 
 
 def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
-    """Find the value that the head is called with, and all operations that depend on its call."""
+    """Find the value that is passed to the head, and all operations that depend on the head's call."""
     calls = [n for n in graph.nodes if n.op == "call_module" and n.target == head]
     if len(calls) != 1:
         raise UntraceableError(f"its forward calls '{head}' {len(calls)} times")
@@ -198,7 +198,7 @@ def list_computed(graph: fx.Graph) -> set[fx.Node]:
 
 
 def list_dependents(graph: fx.Graph, roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """List these operations and all that use their values."""
+    """List these operations and all operations that use their values."""
     found = set(roots)
     for node in graph.nodes:
         if any(n in found for n in node.all_input_nodes):
@@ -207,7 +207,7 @@ def list_dependents(graph: fx.Graph, roots: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def add_constants(nodes: set[fx.Node], computed: set[fx.Node]) -> set[fx.Node]:
-    """Add what these operations use and what does not depend on the input, such as parameters."""
+    """Add values that these operations use and that do not depend on the input, such as parameters."""
     found, waiting = set(nodes), list(nodes)
     while waiting:
         more = [n for n in waiting.pop().all_input_nodes if n not in computed and n not in found]

@@ -1,4 +1,4 @@
-"""Settings of training: optimisers, rates, epochs and batches."""
+"""Optimisers, learning-rate schedules, and the settings of local training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tensors import Tensors
 
 
 class Optimizer(ABC):
-    """Updates named parameters by their gradients.
+    """Updates named parameters from their gradients.
 
     A parameter without a gradient is not updated, not even by momentum or weight decay.
     """
@@ -25,7 +25,7 @@ class Optimizer(ABC):
     def __init__(
         self, named: Tensors, how: Training, rates: Mapping[str, float], factor: float = 1.0
     ) -> None:
-        """``rates`` are learning rates by pattern of names; ``factor`` scales all rates."""
+        """``rates`` maps patterns of names to learning rates; ``factor`` scales all rates."""
         self.named, self.how = named, how
         groups = [(how.lr, named.without(*rates))]
         groups += [(lr, named.only(pattern)) for pattern, lr in rates.items()]
@@ -48,7 +48,7 @@ class Optimizer(ABC):
         """Return the tensors that another optimiser needs to continue."""
 
     def copy_buffers(self, kept: Tensors) -> dict[str, Tensor]:
-        """Copy the buffers of the parameters' names, in the parameter's own memory format."""
+        """Copy the buffers of these parameters, in the memory format of each parameter."""
         return {
             k: torch.empty_like(self.named[k]).copy_(v) for k, v in kept.items() if k in self.named
         }
@@ -73,7 +73,7 @@ class SGD(Optimizer):
         kept: Tensors,
         factor: float = 1.0,
     ) -> None:
-        """``kept`` has momentum buffers to begin with."""
+        """``kept`` has the initial momentum buffers."""
         super().__init__(named, how, rates, factor)
         self.momentum, self.momentum_factor = self.copy_buffers(kept), how.momentum or 0.0
         self.nesterov = bool(how.nesterov and self.momentum_factor)
@@ -99,7 +99,7 @@ class SGD(Optimizer):
     def update(
         self, lr: float, grads: Mapping[str, Tensor], buffers: list[Tensor], first: bool
     ) -> None:
-        """Call the kernel; in their ``first`` step, it fills the buffers with the gradients."""
+        """Call the kernel; in the parameters' ``first`` step, it fills the buffers with the gradients."""
         if grads:
             torch._fused_sgd_(
                 [self.named[k] for k in grads],
@@ -116,7 +116,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam, or AdamW if ``how.optimizer`` says so; every parameter counts its own steps."""
+    """Adam, or AdamW if ``how.optimizer`` is ``adamw``; each parameter counts its own steps."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Adam(Optimizer):
         kept: Tensors,
         factor: float = 1.0,
     ) -> None:
-        """``kept`` has the moments and the numbers of steps to begin with."""
+        """``kept`` has the initial moments and numbers of steps."""
         super().__init__(named, how, rates, factor)
         self.means = self.copy_buffers(kept.below("exp_avg/"))
         self.squares = self.copy_buffers(kept.below("exp_avg_sq/"))
@@ -217,8 +217,8 @@ def create_optimizer(
 ) -> Optimizer:
     """Create the optimiser of these parameters.
 
-    ``rates`` are learning rates by pattern of names; other parameters have ``how.lr``. ``factor``
-    scales all of them. ``kept`` is the state of an earlier optimiser to continue from.
+    ``rates`` maps patterns of names to learning rates; other parameters use ``how.lr``. ``factor``
+    scales all of them. ``kept`` is the state of an earlier optimiser, to continue from.
     """
     if how.own_optimizer is not None:
         return OwnOptimizer(named, how, rates, kept, factor)
@@ -245,7 +245,7 @@ CHOICES = {"optimizer": OPTIMIZER_SETTINGS, "schedule": SCHEDULE_SETTINGS}
 class Training:
     """How long a client trains in a round, with which optimiser and at which learning rate.
 
-    Settings that depend on ``optimizer`` or ``schedule`` are None where these do not use them.
+    Settings that the chosen ``optimizer`` or ``schedule`` does not use are None.
     In Python, ``optimizer`` may be a function of the parameter groups, such as ``torch.optim.RMSprop``,
     and ``schedule`` a function of the round and the number of rounds that returns the factor of ``lr``.
     """
@@ -258,25 +258,29 @@ class Training:
     nesterov: bool | None = setting(None, "sgd: Nesterov's momentum; default: false")
     weight_decay: float = setting(None, "weight decay; default: 0, with adamw 0.01", low=0)
     momentum_state: Literal["persist", "reset"] = setting(
-        "persist", "keep a client's momentum, or Adam's moments, between rounds, or reset them"
+        "persist", "keep a client's momentum or Adam's moments between rounds, or reset them"
     )
     drop_last: bool = setting(True, "drop an epoch's short last batch (unless it is the only one)")
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "the optimiser of local training")
     betas: tuple[float, float] | None = setting(
         None, "adam, adamw: decay of the two moments; default: [0.9, 0.999]"
     )
-    eps: float | None = setting(None, "adam, adamw: added to the root; default: 1e-8", low=0)
-    clip_norm: float | None = setting(None, "largest norm of a step's gradient", above=0)
+    eps: float | None = setting(
+        None, "adam, adamw: added to the root of the second moment; default: 1e-8", low=0
+    )
+    clip_norm: float | None = setting(
+        None, "largest gradient norm of a step; larger gradients are scaled down", above=0
+    )
     schedule: Literal["constant", "exponential", "step", "cosine"] = setting(
         "constant", "how the learning rate falls over the rounds"
     )
-    warmup: int = setting(0, "rounds before the full learning rate is reached", low=0)
+    warmup: int = setting(0, "rounds of warm-up before the full learning rate", low=0)
     decay_factor: float | None = setting(
-        None, "exponential: factor of a round (0.99); step: of a step (0.1)", above=0, high=1
+        None, "exponential: factor per round (0.99); step: factor per step (0.1)", above=0, high=1
     )
     decay_rounds: int | None = setting(None, "step: rounds between steps; default: 30", low=1)
     final_fraction: float | None = setting(
-        None, "cosine: the fraction of lr that it falls to; default: 0", low=0, high=1
+        None, "cosine: the final learning rate as a fraction of lr; default: 0", low=0, high=1
     )
 
     own_optimizer: Callable[[Any], Any] | None = field(
@@ -305,8 +309,8 @@ class Training:
     def compute_lr_factor(self, t: int, rounds: int) -> float:
         """Return the factor of every learning rate in round ``t`` = 0, 1, …, given the number of rounds.
 
-        With w rounds of warm-up it is 1/(w+1), …, w/(w+1), and then the schedule begins. Training
-        after the last round has the rate of the last round: clients that join, and tuning.
+        With w rounds of warm-up it is 1/(w+1), …, w/(w+1); then the schedule begins. Training after
+        the last round (of clients that join, or when tuning) uses the rate of the last round.
         """
         t = min(t, max(0, rounds - 1))
         if self.own_schedule is not None:
@@ -326,9 +330,9 @@ class Training:
         return Training(lr=lr, momentum=0.0, weight_decay=0.0, **length)
 
     def list_changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """List the given settings with some changed.
+        """List the given settings after applying some changes.
 
-        If another optimiser or schedule is chosen, what it does not use is left out.
+        If the changes choose another optimiser or schedule, settings that it does not use are left out.
         """
         given = dict(vars(self)["_given"])
         for key, choices in CHOICES.items():
@@ -339,10 +343,10 @@ class Training:
         return {**given, **changes}
 
     def to_settings(self) -> dict[str, Any]:
-        """Return the settings for a file, without what is None.
+        """Return the settings for a file, leaving out those that are None.
 
-        Settings that are newer than the first runs are left out at their default, so that folders
-        of runs begun before them can resume.
+        Settings that did not exist in the first version are left out at their default, so that older run
+        folders can resume.
         """
         plain = asdict(self) | {"betas": None if self.betas is None else list(self.betas)}
         newer = {"optimizer": "sgd", "schedule": "constant", "warmup": 0, "nesterov": False}
@@ -384,7 +388,7 @@ def list_dependent(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def check_betas(training: Training) -> None:
-    """Check the two numbers, which a file holds as a list."""
+    """Check the two numbers, which a file stores as a list."""
     betas: Any = training.betas
     if betas is None:
         return
@@ -397,7 +401,7 @@ def check_betas(training: Training) -> None:
 
 
 def check_all_used(training: Training) -> None:
-    """Refuse a setting that the chosen optimiser or schedule does not use."""
+    """Raise ConfigError for a setting that the chosen optimiser or schedule does not use."""
     for key, choices in CHOICES.items():
         chosen = getattr(training, key)
         for name in list_dependent(choices):

@@ -1,6 +1,6 @@
-"""The interface of an engine, which runs ``work`` on jobs, and how to create one.
+"""The interface of an engine, how to create one, and how jobs are divided among its workers.
 
-No engine knows any algorithm.
+An engine runs ``work`` on jobs. No engine depends on an algorithm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster the Ray engine uses, and what one job reserves there. Changes no result."""
+    """Which cluster the Ray engine uses, and what one job reserves there. It changes no result."""
 
     address: str | None = setting(
         None,
@@ -63,7 +63,7 @@ LOCAL_CLUSTER = Cluster()  # started on this machine for one run
 
 @dataclass(frozen=True)
 class ClusterShare:
-    """The part of a shared cluster that one run uses, for the process that executes the run."""
+    """The part of a shared cluster that one run uses, passed to the process that executes the run."""
 
     cluster: Cluster
     workers: int
@@ -84,7 +84,7 @@ SERIAL = EngineSpec()
 
 
 class Judge(Protocol):
-    """Limits what updates of untrusted clients can do to the model."""
+    """Limits what the updates of untrusted clients can do to the model."""
 
     def check_merged(self, after: Server) -> None:
         """Raise CodecError if honest updates cannot lead to this state."""
@@ -131,7 +131,7 @@ def create_engine(spec: EngineSpec, plan: Plan, client_store: FolderClientStore)
 
 
 class EngineChoice(Protocol):
-    """The part of a configuration that says where jobs run."""
+    """The part of a configuration that determines where jobs run."""
 
     @property
     def name(self) -> str: ...
@@ -166,14 +166,14 @@ def count_cores() -> int:
 
 
 def count_gpus(compute: Compute) -> int:
-    """Return how many GPUs the workers of a run share: one if it is named, else all."""
+    """Return how many GPUs the workers of a run share: one if the device names it, otherwise all."""
     if compute.device.index is not None:
         return 1
     return max(1, count_devices(compute.device.type))
 
 
 def count_gpu_workers(compute: Compute, each: int | None = None) -> int:
-    """Return how many workers to start with ``each`` per GPU: at most one per core, at least one per GPU."""
+    """Return how many workers to start, ``each`` per GPU: at most one per core, at least one per GPU."""
     gpus = count_gpus(compute)
     return min((each or DEFAULT_WORKERS_PER_GPU) * gpus, max(gpus, count_cores()))
 
@@ -190,7 +190,7 @@ MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
 def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Batch the jobs of a run: clients that train or are evaluated together in as few as possible."""
+    """Batch the jobs of a run so that clients that train or are evaluated together share few batches."""
     in_blocks = compute.fast and compute.is_usual and evaluates_in_blocks(plan)
     return batch_jobs(jobs, workers, compute.fast and plan.trains_in_groups, in_blocks)
 
@@ -198,10 +198,10 @@ def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -
 def batch_jobs(
     jobs: Sequence[Job], workers: int, in_groups: bool = False, in_blocks: bool = False
 ) -> list[list[Job]]:
-    """Batch jobs, in the order in which they should start: training first, the longest first.
+    """Batch jobs in the order in which they should start: training first, the longest first.
 
-    ``in_groups`` is whether clients of a batch train together, ``in_blocks`` whether they are evaluated
-    together: the larger a batch is, the better.
+    ``in_groups`` is True if the clients of a batch train together, ``in_blocks`` if they are evaluated
+    together. Then larger batches are better.
     """
     ordered = sort_jobs(jobs)
     kinds = {kind: [j for j in ordered if j.kind == kind] for kind in ("train", "evaluate", "join")}
@@ -218,7 +218,7 @@ def batch_jobs(
 
 
 def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Job]]:
-    """Split jobs into a small multiple of ``parts`` batches, of about equal cost and ``most`` jobs each."""
+    """Split jobs into a small multiple of ``parts`` batches of similar cost, with at most ``most`` jobs."""
     times = -(-len(jobs) // (parts * most))
     share = sum(job.cost for job in jobs) / max(1, times * parts)
     batch, end, before = list[Job](), share, 0
@@ -234,7 +234,7 @@ def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Jo
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
+    """Fill batches of about equal cost, within the limits; a longer job gets a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
     sizes = {key: model.nbytes for key, model in models.items()}
@@ -256,7 +256,10 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
 
 
 class Serial(Engine):
-    """Uses one torch thread, as every worker does, so that all engines produce the same bits."""
+    """Runs one job after the other in this process.
+
+    It uses one torch thread, as every worker does, so that all engines produce the same bits.
+    """
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL

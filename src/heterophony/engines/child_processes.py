@@ -1,7 +1,7 @@
 """Child processes: started from a fork server, supervised through a pipe, ended with their parent.
 
-The fork server has imported torch already, so a child starts in milliseconds. A child sends its
-errors through the pipe, and its parent raises them as the same type.
+The fork server has already imported torch, so a child starts in milliseconds. A child sends its
+errors through the pipe, and its parent raises them again with the same type.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and
 
 
 def start_fork_server(*preload: str) -> None:
-    """Start the fork server now, where there is one; it imports torch meanwhile.
+    """Start the fork server now, on platforms that have one, so that torch is imported in the background.
 
-    ``preload`` names more modules to import. A server that runs already is left as it is.
+    ``preload`` names more modules to import. A running server is left alone.
 
-    Ctrl-C reaches every process of the terminal, but only the parent must act on it: the server
-    blocks it, and its children with it.
+    Ctrl-C reaches every process of the terminal, but only the parent must act on it. So the server and
+    its children block it.
     """
     forget_missing_script()
     if CONTEXT.get_start_method() != "forkserver":
@@ -52,7 +52,7 @@ def start_fork_server(*preload: str) -> None:
 
 
 def ensure_fork_server() -> None:
-    """Start the fork server unless it runs, also after it was killed."""
+    """Start the fork server unless it runs; start it again if it was killed."""
     keep_sockets_in_own_folder()
     with safe_path():
         resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
@@ -64,7 +64,7 @@ def ensure_fork_server() -> None:
 
 
 def keep_sockets_in_own_folder() -> None:
-    """Have multiprocessing put its sockets where the next process removes them if we are killed."""
+    """Make multiprocessing put its sockets in a folder that the next process removes if we are killed."""
     config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     if config.get("tempdir") is None:
         folder = create_temporary_folder(socket="listener-12345678")
@@ -76,8 +76,8 @@ def keep_sockets_in_own_folder() -> None:
 def safe_path() -> Iterator[None]:
     """Start Python processes that do not search the current folder first.
 
-    Python starts them with ``-c``, for which it does. Their ``sys.path`` becomes that of this process
-    before they import anything of a user.
+    Python starts them with ``-c``, which would search it first. Their ``sys.path`` becomes that of this
+    process before they import anything of the user's.
     """
     if SAFE_PATH_VARIABLE in os.environ:
         yield
@@ -90,24 +90,24 @@ def safe_path() -> Iterator[None]:
 
 
 def end_if_script_is_imported() -> None:
-    """End this process if it is a child that still imports its parent's script; call it first.
+    """End this process if it is a child that still imports its parent's script; call this first.
 
-    Then the script starts children without ``if __name__ == "__main__":``. The parent says so in one
-    line; Python's own answer is a page for every child.
+    In that case the script starts children without ``if __name__ == "__main__":``. The parent reports
+    this in one line; without this check, Python would print a page for every child.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)
 
 
 def forget_missing_script() -> None:
-    """Keep children from importing a script that is no file, such as one that is read from a pipe."""
+    """Keep children from importing a script that is not a file, such as one read from a pipe."""
     main = sys.modules["__main__"]
     if not Path(getattr(main, "__file__", None) or __file__).exists():
         del main.__file__
 
 
 class ChildProcess:
-    """A process that runs ``target(pipe, *args)``, and our end of the pipe.
+    """A process that runs ``target(pipe, *args)``, and the parent's end of the pipe.
 
     It can be started again after it has ended. ``target`` must be importable.
     """
@@ -117,7 +117,7 @@ class ChildProcess:
         self.start()
 
     def start(self) -> None:
-        """Start the process, again if it or the fork server is killed meanwhile."""
+        """Start the process; try again if it or the fork server is killed meanwhile."""
         for attempt in range(START_ATTEMPTS):
             self.pipe, theirs = CONTEXT.Pipe()
             self.process: Any = CONTEXT.Process(
@@ -135,7 +135,7 @@ class ChildProcess:
         )
 
     def receive(self) -> Any:
-        """Return the next message, or raise the error that the child sent; EOFError if it ended."""
+        """Return the next message, or raise the error that the child sent; EOFError if the child ended."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError:
@@ -145,12 +145,12 @@ class ChildProcess:
         return message
 
     def kill(self) -> None:
-        """End the process as kill -9 does."""
+        """End the process like ``kill -9``."""
         self.process.kill()
         self.wait_for_exit()
 
     def wait_for_exit(self, seconds: float | None = None) -> int | None:
-        """Wait until the process has ended and return its exit code; None if that takes longer."""
+        """Wait until the process ends and return its exit code; return None after ``seconds``."""
         self.process.join(seconds)
         if self.process.exitcode is not None:
             self.pipe.close()
@@ -183,9 +183,9 @@ def send_errors(pipe: Connection, where: str = "") -> Iterator[None]:
 
 
 def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
-    """Copy an error for another process: one of ours keeps its type, others keep their trace.
+    """Copy an error for another process: this package's errors keep their type, others keep their trace.
 
-    Of ours only the text is sent, as causes and tracebacks may not be picklable.
+    Only the text of an error is sent, because causes and tracebacks may not be picklable.
     """
     if isinstance(error, HeterophonyError):
         return type(error)(str(error))
@@ -206,7 +206,7 @@ def configure_torch() -> None:
 
 
 def set_parent_death_signal() -> None:
-    """Have Linux kill this process when the fork server, its parent by fork, ends."""
+    """Ask Linux to kill this process when the fork server, which forked it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -214,14 +214,14 @@ def set_parent_death_signal() -> None:
 def exit_with_parent() -> None:
     """End this process when its parent has ended, even in the middle of a long job.
 
-    The signal alone is not enough: the fork server lives as long as any of its children.
+    The signal of Linux is not enough: the fork server lives as long as any of its children.
     """
     wait_for_parent_exit()
     os._exit(1)
 
 
 def wait_for_parent_exit() -> None:
-    """Return when the process that started this one has ended, by whatever signal."""
+    """Return when the process that started this one has ended, for whatever reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,7 +1,7 @@
-"""The pool engine: one stateless worker process per core; small jobs go to it in batches.
+"""The pool engine: one stateless worker process per core, which gets small jobs in batches.
 
-A worker that dies is replaced and its jobs repeated. The result is the same, because all state is
-in the client store, by round.
+If a worker dies, it is replaced and its jobs are repeated. The result is the same, because all
+state is in the client store, by round.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from .wire import (
 
 
 class Worker(ChildProcess):
-    """A worker process, and the jobs that it runs now."""
+    """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
     memory_use: MemoryUse | None = None  # of its GPU, after its last batch
 
 
 class Pool(Engine):
-    """The workers of one run."""
+    """The worker processes of one run."""
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
@@ -109,7 +109,7 @@ class Pool(Engine):
         yield from self.run_jobs(jobs)
 
     def add_workers(self) -> None:
-        """Start as many workers as fit, by the memory that the first jobs needed."""
+        """Start as many workers as fit into memory, judging by the needs of the first jobs."""
         uses = [worker.memory_use for worker in self.workers if worker.memory_use]
         fitting = min((use.count_fitting_workers() for use in uses), default=None)
         self.is_measuring = False
@@ -153,7 +153,7 @@ class Pool(Engine):
             worker.pipe.send((message, sharing.sharing))
 
     def replace_worker(self, worker: Worker, batch: Sequence[Job], deaths: int) -> None:
-        """Replace a dead worker; a job on which several died ends the run."""
+        """Replace a dead worker; end the run if several workers died on the same job."""
         exit_code, job = worker.wait_for_exit(), batch[0]
         if exit_code == 1:  # Python's own: the worker ended before it could take a job
             raise EngineError(
@@ -172,7 +172,7 @@ class Pool(Engine):
 
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
-    """Receive the replies to a batch; None if the worker died."""
+    """Receive the replies to a batch; return None if the worker died."""
     received: ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
@@ -189,7 +189,7 @@ def strip_data(plan: Plan) -> Plan:
 
 
 def pickle_plan(plan: Plan) -> bytes:
-    """Pickle the plan, for our own child processes only."""
+    """Pickle the plan, only for our own child processes."""
     return pickle_for_children(strip_data(plan))
 
 
@@ -234,7 +234,7 @@ def run_batch(
     cache: TensorCache[int],
     compute: Compute,
 ) -> None:
-    """Receive a batch of jobs and send its replies; the first error is sent in their place."""
+    """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
     batch, sharing = pipe.recv()
     limit_memory(compute, sharing)  # others may have come
     jobs = batch.decode(cache)

@@ -1,6 +1,6 @@
-"""Jobs on their way to workers: tensors encoded once and cached where they arrive, plans pickled.
+"""How jobs, replies and plans travel to and from workers: tensors encoded once, plans pickled.
 
-The pool sends small tensors in the message and large ones in a file of the same machine.
+The pool sends small tensors in the message, and large ones in a file on the same machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class TensorMessage:
-    """Encoded groups of tensors, or the path of a file that holds them. Equal keys, equal tensors."""
+    """Encoded groups of tensors, or the path of a file that holds them. Equal keys mean equal tensors."""
 
     key: int
     content: bytes | str
@@ -57,7 +57,7 @@ class TensorMessage:
 
 
 def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None:
-    """Encode groups of tensors, in a file at ``path`` if they are large; None if all are empty."""
+    """Encode groups of tensors, to a file at ``path`` if they are large; None if all are empty."""
     if not any(groups.values()):
         return None
     blob = encode_groups(groups)
@@ -72,7 +72,7 @@ def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None
 
 @dataclass(frozen=True)
 class JobBatch:
-    """Jobs as a pool's driver sends them: what several have in common is there once."""
+    """Jobs as the pool sends them; what several jobs have in common is sent once."""
 
     models: list[tuple[TensorMessage | None, TensorMessage | None]]  # received, generic
     rows: list[tuple[Any, ...]]  # the other fields of each job, and the number of its models
@@ -108,7 +108,7 @@ REPLY_FIELDS = ("client", "kind", "samples", "weight", "metrics", "turn", "examp
 
 @dataclass(frozen=True)
 class ReplyBatch:
-    """Replies as a worker sends them: tensors of one name and shape in all of them are stacked."""
+    """Replies as a worker sends them; tensors with the same name and shape in all of them are stacked."""
 
     rows: list[tuple[Any, ...]]
     stacked: StackedTensors | None
@@ -157,9 +157,9 @@ def describe_layout(groups: Memory) -> Layout:
 
 @dataclass(frozen=True)
 class StackedTensors:
-    """Groups of tensors with one layout as bytes: each tensor of all groups, one behind the other.
+    """Groups of tensors with one layout as bytes: each tensor of all groups, one after the other.
 
-    Every tensor begins where a new one could, as products of matrices may round by address.
+    Every tensor is aligned like a new one, because rounding in matrix products may depend on this.
     """
 
     layout: Layout
@@ -179,7 +179,7 @@ class StackedTensors:
         return cls(layout, str(path))
 
     def decode(self, count: int) -> list[Memory]:
-        """Return the groups, of which there are ``count``; delete the file, if there is one."""
+        """Return the ``count`` groups; delete the file, if there is one."""
         flat = self.read()
         found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
         begin = 0
@@ -232,14 +232,14 @@ class EncodeOnce(Generic[T]):
         self.known.pop(id(tensors), None)
 
     def clear(self) -> list[T]:
-        """Forget all tensors; return what they were encoded as."""
+        """Forget all tensors; return their messages."""
         encoded = [made for _, made in self.known.values()]
         self.known.clear()
         return encoded
 
 
 class TensorCache(Generic[K]):
-    """Keeps the tensors that a receiver decoded last: many jobs of a round share them."""
+    """Keeps the tensors that a receiver decoded last, because many jobs of a round share them."""
 
     def __init__(self, size: int = 2) -> None:
         self.size, self.known = size, OrderedDict[K, Tensors]()
@@ -261,10 +261,10 @@ MAX_DEPTH = 8  # of what is searched for the part that cannot be pickled
 
 
 def pickle_for_children(value: object) -> bytes:
-    """Pickle a value for our own child processes; one line where that is impossible.
+    """Pickle a value for our own child processes; if this is impossible, raise a one-line error.
 
-    A class of an importable module is sent by its name. One that only this process has is sent with
-    its code, for which cloudpickle must be installed.
+    A class of an importable module is sent by its name. A class that only this process has is sent
+    with its code, which needs cloudpickle.
     """
     by_name, reason = try_copying(pickle.dumps, value)
     if by_name is not None and MAIN.encode() not in by_name:
@@ -287,7 +287,7 @@ def pickle_for_children(value: object) -> bytes:
 
 
 def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
-    """Return the pickled or copied value and no reason, or None and the reason why there is none."""
+    """Return the pickled or copied value and an empty reason, or None and the reason for the failure."""
     try:
         return copy(value), ""
     except Exception as error:  # an object of a user can raise anything
@@ -295,12 +295,12 @@ def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
 
 
 def is_main_importable() -> bool:
-    """Return True if children can import the main module: a script, but no notebook or prompt."""
+    """Return True if children can import the main module: it is a script, not a notebook or prompt."""
     return hasattr(sys.modules[MAIN], "__file__")
 
 
 def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
-    """Unpickle what the parent of this process pickled; its classes have to be found again.
+    """Unpickle a value from this process's parent; raise an error if its classes are not found.
 
     ``sources`` are the modules that the parent has loaded by their path.
     """
@@ -331,7 +331,7 @@ def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
 def find_unpicklable(
     value: object, where: str, copy: Copy, above: tuple[object, ...] = ()
 ) -> tuple[str, str]:
-    """Return where the innermost part is that ``copy`` (pickling, or deepcopy) refuses, and why."""
+    """Return the innermost part that ``copy`` (pickling or deepcopy) refuses, and why."""
     chain = (*above, value)
     for name, part in list_parts(value, where) if len(chain) < MAX_DEPTH else ():
         known = any(part is other for other in chain)  # a method of a class refers to that class
@@ -341,7 +341,7 @@ def find_unpicklable(
 
 
 def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
-    """Iterate over the parts that are pickled with a value, and how to name them to a user."""
+    """Iterate over the parts that are pickled with a value, with the name of each in messages."""
     if isinstance(value, partial):  # the function that builds a user's model
         yield from ((where, part) for part in (value.func, *value.args))
     elif isinstance(value, dict):
@@ -361,7 +361,7 @@ def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
 
 
 def list_attributes(value: object, where: str) -> Iterator[tuple[str, object]]:
-    """Iterate over the attributes of an object; the layers of a module are its attributes, too."""
+    """Iterate over the attributes of an object; for a module, these include its layers."""
     own = dict(getattr(value, "__dict__", {}))
     if isinstance(value, nn.Module):
         for table in TORCH_TABLES:

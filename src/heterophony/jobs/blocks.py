@@ -1,8 +1,9 @@
-"""Evaluate many clients at once: the examples of clients with one model go through it in large blocks.
+"""Evaluate many clients at once: the examples of clients with one model pass through it in large blocks.
 
-Clients with personal heads on a common base share its features. The outputs have the bits of an evaluation
-client by client: ``find_form`` tries that for each size before it is used. Matrix products of very few rows
-round differently than those of many: clients with so few examples are stacked, a product for each of them.
+Clients with personal heads on a common base share its features. The outputs have the same bits as
+when clients are evaluated one by one: ``find_form`` checks this for each size before blocks are used.
+Matrix products with very few rows round differently from those with many, so clients with very few
+examples are stacked, with one product for each client.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
-Form = Literal["rows", "stack", "alone"]  # how clients with so many examples are evaluated
+Form = Literal["rows", "stack", "alone"]  # how clients of one size are evaluated
 BLOCK_ROWS = 1000  # examples that go through the net at once
-ROWS_STEP = 250  # blocks have a multiple of so many rows, filled up: few sizes to try
+ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need to be tried
 KEPT_BYTES = 16 << 20  # of clients' memories that are loaded at a time
 TASKS_BY_ROW = ("classification", "regression", "multilabel")  # whose scores are one per example
 
@@ -56,7 +57,7 @@ def evaluates_in_blocks(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class EvaluatedClient:
-    """A client of a block: its job, what it has kept, its examples by part, and what was measured."""
+    """A client of a block: its job, its memory, its examples by part, and what was measured."""
 
     job: Job
     memory: Memory
@@ -65,7 +66,7 @@ class EvaluatedClient:
 
     @cached_property
     def personal(self) -> Tensors:
-        """The tensors of its net that it was not sent."""
+        """The tensors of its net that the server did not send."""
         kept = self.memory.get("net", Tensors())
         return Tensors({k: v for k, v in kept.items() if k not in self.job.tensors})
 
@@ -75,7 +76,7 @@ class EvaluatedClient:
 
 
 def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStore) -> list[Reply]:
-    """Measure what ``evaluate`` measures, for all jobs; those that cannot share a block run alone."""
+    """Measure what ``evaluate`` measures for all jobs; clients that cannot share a block run one by one."""
     parts = ("test", "validation") if plan.federation.validates else ("test",)
     replies, clients, kept = list[Reply](), list[EvaluatedClient](), 0
     for job in jobs:
@@ -92,7 +93,7 @@ def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStor
 def evaluate_clients(
     plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
 ) -> list[Reply]:
-    """Evaluate clients whose memories are loaded, those with the same tensors in blocks."""
+    """Evaluate clients whose memories are loaded; those with the same tensors are evaluated in blocks."""
     groups = dict[tuple[int, int], list[EvaluatedClient]]()
     for client in clients:
         if client.shares_base:
@@ -123,7 +124,7 @@ def add_digest(plan: Plan, client: EvaluatedClient, reply: Reply) -> Reply:
 
 
 class BlockEvaluation:
-    """The evaluation of clients that were sent the same tensors, and have personal heads at most."""
+    """The evaluation of clients that were sent the same tensors and may only have personal heads."""
 
     def __init__(
         self, plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
@@ -144,7 +145,7 @@ class BlockEvaluation:
         self.measures += ["G"] if algorithm.common else []
 
     def run(self) -> list[EvaluatedClient]:
-        """Measure all clients whose examples fit into blocks; return these."""
+        """Measure all clients whose examples fit into blocks; return these clients."""
         with torch.inference_mode():
             done = [client for client in self.clients if self.fits(client)]
             for part in done[0].samples if done else ():
@@ -153,14 +154,17 @@ class BlockEvaluation:
         return done
 
     def fits(self, client: EvaluatedClient) -> bool:
-        """Return True if a client's outputs in a block have the bits of its outputs alone."""
+        """Return True if a client's outputs in a block are bit-identical to evaluating it alone."""
         if client.personal and client.personal.keys() != self.personal_names:
             return False
         sizes = [len(samples) for samples in client.samples.values()]
         return all(self.find_form(size) != "alone" for size in sizes)
 
     def find_form(self, size: int) -> Form:
-        """Try on random examples which kind of block leaves the bits of clients of one size."""
+        """Find, by trial on random inputs, how clients with ``size`` examples can be batched.
+
+        The outputs must be bit-identical to evaluating each client alone ("alone" if no way works).
+        """
         forms = self.plan.block_forms
         if size not in forms:
             forms[size] = "alone"
@@ -171,7 +175,7 @@ class BlockEvaluation:
         return forms[size]
 
     def has_same_rows(self, size: int) -> bool:
-        """Return True if the rows of a client have their bits anywhere in a block of any length."""
+        """Return True if a client's rows have the same bits at any place in a block of any length."""
         samples = self.draw_samples()
         for rows in range(ROWS_STEP, BLOCK_ROWS + 1, ROWS_STEP):
             whole = self.run_parts(samples.batch(torch.arange(rows))[0])
@@ -181,7 +185,7 @@ class BlockEvaluation:
         return True
 
     def has_same_stack(self, size: int) -> bool:
-        """Return True if each client of a stack has its bits."""
+        """Return True if the outputs of each client in a stack are bit-identical to evaluating it alone."""
         samples, rows = self.draw_samples(), count_stacked_rows(size)
         with stacking(self.net, size):
             whole = self.run_parts(samples.batch(torch.arange(rows))[0])
@@ -206,7 +210,7 @@ class BlockEvaluation:
     def split_clients(
         self, clients: Sequence[EvaluatedClient], part: str
     ) -> Iterator[tuple[int, list[EvaluatedClient]]]:
-        """Part the clients into blocks: 0 and clients of any size, or a size and a stack of clients."""
+        """Split the clients into blocks: (0, clients of any size) or (size, clients to stack)."""
         blocks, rows = dict[int, list[EvaluatedClient]](), dict[int, int]()
         for client in clients:
             size = len(client.samples[part])
@@ -221,7 +225,7 @@ class BlockEvaluation:
     def measure_block(self, block: Sequence[EvaluatedClient], part: str, size: int) -> None:
         """Run the models on the examples of some clients, and measure each client's outputs.
 
-        ``size`` is the number of examples of each client of a stack, else 0.
+        ``size`` is the number of examples of each client in a stack; it is 0 for other blocks.
         """
         samples = [client.samples[part] for client in block]
         rows = torch.cat([one.rows for one in samples if one.rows is not None])
@@ -245,7 +249,7 @@ class BlockEvaluation:
     def compute_outputs(
         self, x: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Compute the outputs of the clients' own models (P) and of the generic model (G)."""
+        """Compute the outputs of the personal models (P) and of the generic model (G)."""
         features = self.net.base(x)
         outputs = dict[str, Tensor]()
         if "P" in self.measures:
@@ -262,7 +266,7 @@ class BlockEvaluation:
     def compute_own(
         self, features: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
     ) -> Tensor:
-        """Compute the outputs of the clients' own models from the features of a block."""
+        """Compute the outputs of the personal models from the features of a block."""
         common = None
         if not all(client.personal for client in block):
             common = self.net.head(features)
@@ -282,7 +286,7 @@ class BlockEvaluation:
 
 
 def count_stacked_rows(size: int) -> int:
-    """Return the rows of a stack of clients with ``size`` examples, always the same."""
+    """Return the fixed number of rows in a stack of clients with ``size`` examples."""
     return BLOCK_ROWS // size * size
 
 
@@ -327,7 +331,7 @@ def rename(found: Mapping[str, float], name: str) -> dict[str, float]:
 def measure_rows(
     plan: Plan, output: Tensor, y: Tensor, sizes: Sequence[int]
 ) -> list[dict[str, float]]:
-    """Measure the outputs of several clients, one behind the other; the bits are those of each alone."""
+    """Measure the outputs of several clients in turn; each has the same bits as measured alone."""
     counted = plan.task.name == "classification"
     variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
     scores = plan.task.score_examples(output, y, variance).split(list(sizes))

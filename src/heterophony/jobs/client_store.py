@@ -1,4 +1,4 @@
-"""The memories of clients, one file per round they trained in, and data derived from their own.
+"""Storage on the clients' side: one memory file per training round of a client, and derived data.
 
 A job of round t gets the newest memory *older than t*. So a job may safely run again after the
 server lost a round, run twice, or run in a worker whose driver has died: no messages are needed.
@@ -42,7 +42,7 @@ def digest_memory(memory: Memory) -> str:
 
 
 class ClientStore(ABC):
-    """What a job stores and loads where it runs; files in ``scratch`` can be computed again."""
+    """What jobs store and load where they run; files in ``scratch`` can be computed again."""
 
     scratch: Path
 
@@ -52,7 +52,7 @@ class ClientStore(ABC):
 
     @abstractmethod
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
-        """Store the encoded memory of round ``t``; an empty memory has no bytes."""
+        """Store the encoded memory of round ``t``; an empty memory is stored as no bytes."""
 
     def load_memory(self, client: str, before: int) -> Memory:
         """Load what the client kept when it last trained before that round."""
@@ -60,19 +60,19 @@ class ClientStore(ABC):
         return decode_groups(blob, finite=False)[0] if blob else {}
 
     def save_memory(self, client: str, t: int, memory: Memory) -> str:
-        """Store what the client keeps after training in round ``t``; return its sha256, if any."""
+        """Store what the client keeps after training in round ``t``; return its sha256 ("" if it is empty)."""
         blob = encode_groups(memory) if memory else b""
         self.write_blob(client, t, blob)
         return hashlib.sha256(blob).hexdigest() if blob else ""
 
     def digest_memory(self, client: str, before: int) -> str:
-        """Compute a digest of what the client keeps; unlike the tensors, it may leave the board."""
+        """Compute a digest of what the client keeps; a digest may leave the board, the tensors may not."""
         return digest_memory(self.load_memory(client, before))
 
     def load_derived_samples(
         self, client: str, name: str, scale: Scale, make: Callable[[], Samples]
     ) -> Samples:
-        """Return data that are computed once per client, and stored in memory-mapped files.
+        """Return data that are computed once per client and stored in memory-mapped files.
 
         If the files are lost or damaged, the data are computed again.
         """
@@ -109,7 +109,7 @@ class FolderClientStore(ClientStore):
     def delete_old_memories(
         self, clients: Iterable[str], before: int, keep: int | None = None
     ) -> None:
-        """Delete memories that no job of round ``before`` or later can read, nor one of ``keep``."""
+        """Delete memories that no job of round ``before`` or later can read, except those in ``keep``."""
         for client in clients:
             old = [t for t in self.list_rounds(client) if t < before][:-1]
             kept = max((t for t in old if keep is not None and t < keep), default=None)
@@ -118,14 +118,14 @@ class FolderClientStore(ClientStore):
                     self.memory_file(client, t).unlink(missing_ok=True)
 
     def check_names(self, clients: Iterable[str]) -> None:
-        """Refuse clients whose memories would be in one folder, on a disk that ignores case."""
+        """Raise an error if two clients would share a folder because the disk ignores case."""
         known: dict[str, str] = {}
         for client in clients:
             other = known.setdefault(encode_folder_name(client).lower(), client)
             if other != client and ignores_case(self.memory_folder):
                 raise FolderError(
-                    f"clients '{other}' and '{client}' differ in case alone, and the disk of"
-                    f" {self.memory_folder} does not tell them apart; rename one, or use another disk"
+                    f"clients '{other}' and '{client}' differ only in case, and the disk of"
+                    f" {self.memory_folder} ignores case; rename one, or use another disk"
                 )
 
     def client_folder(self, client: str) -> Path:
@@ -155,8 +155,8 @@ def ignores_case(folder: Path) -> bool:
 def encode_folder_name(client: str) -> str:
     """Encode a client's name as a unique folder name that is never empty, '..' or too long for a disk.
 
-    Letters, digits, '-', '_' and '~' stay as they are. The end of a long name is a digest of all of
-    it, after '%-', which no other name has.
+    Letters, digits, '-', '_' and '~' are kept. A long name is cut and ends in '%-' and a digest of the
+    whole name; no other name contains '%-'.
     """
     name = quote(client, safe="").replace(".", "%2E") or "%"
     if len(name) <= LONGEST_NAME:
@@ -172,7 +172,7 @@ def encode_npy(tensor: Tensor) -> bytes:
 
 
 def map_npy_file(path: Path) -> Tensor:
-    """Open the tensor in a ``.npy`` file; its pages are read when they are used."""
+    """Open the tensor in a ``.npy`` file; its pages are read on first use."""
     # mode "c" (copy on write): torch needs a writable array, and the file cannot change
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 
@@ -188,8 +188,8 @@ def load_board_memory(run: Path, board: str | Path | None, client: str, before: 
     """
     if board is None:
         raise DataError(
-            f"the personal model of client '{client}' is on its board; on it, or with a copy of its"
-            f" folder: result.personal('{client}', board='that folder'). The run folder has only the"
+            f"the personal model of client '{client}' is on its board; there, or with a copy of the"
+            f" board's folder, use result.personal('{client}', board='FOLDER'). The run folder has only the"
             " generic one: result.generic()"
         )
     folder = find_board_folder(run, Path(board).expanduser(), client)
@@ -206,7 +206,7 @@ def find_board_folder(run: Path, board: Path, client: str) -> Path:
         wanted = record["folder_ids"][holder]
     except (KeyError, TypeError, ValueError):
         raise FolderError(
-            f"{run / BOARDS_RECORD} does not say which board holds client '{client}'"
+            f"{run / BOARDS_RECORD} does not record which board holds client '{client}'"
         ) from None
     for pattern in (ID_FILE, f"*/{ID_FILE}", f"*/*/{ID_FILE}"):
         for found in sorted(board.glob(pattern)):

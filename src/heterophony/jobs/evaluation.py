@@ -34,7 +34,7 @@ Model = Callable[[Tensor], Tensor]
 def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> Reply:
     """Measure P and G on the client's test and validation examples.
 
-    Each is the sum of the task's score over these examples: in a classification, the number of
+    Each is the sum of the task's score over these examples; in a classification, this is the number of
     correct answers. ``loss/P`` is the mean loss on them; further metrics have names such as ``P/f1``.
     """
     algorithm, client = plan.algorithm, plan.build_client(job, memory, client_store)
@@ -61,7 +61,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
 def build_generic_model(
     plan: Plan, job: Job, client: Client, client_store: ClientStore
 ) -> Model | None:
-    """Build the generic model, for G; None if the server does not have all of its parameters."""
+    """Build the generic model, for G; return None if the server does not have all of its parameters."""
     algorithm, memory = plan.algorithm, {"net": job.generic_model}
     generic = plan.build_client(replace(job, tensors=Tensors()), memory, client_store, generic=True)
     if not is_generic_model_known(plan, generic):
@@ -75,7 +75,7 @@ def build_generic_model(
 def measure(
     plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
 ) -> dict[str, float]:
-    """Compute the score, the loss and all metrics of each model on the same examples, maybe none.
+    """Compute the score, the loss and all metrics of each model on the same examples, which may be none.
 
     A loss or metric that is undefined on these examples, or not finite, is left out.
     """
@@ -102,7 +102,7 @@ def measure(
 
 @dataclass
 class LossSum:
-    """Adds up losses in float64, over batches of one size on every device: the same bits everywhere."""
+    """Adds up losses in float64, in batches of one size on every device, for equal bits everywhere."""
 
     total: float = 0.0
     count: int = 0
@@ -110,7 +110,7 @@ class LossSum:
     def add(self, plan: Plan, output_and_targets: tuple[Tensor, Tensor]) -> None:
         """Add the losses of some examples.
 
-        A user's own loss is the mean over a mini-batch, and counts by its examples.
+        A user's own loss is the mean over a mini-batch; it is weighted by the number of examples.
         """
         batches = (part.split(EVALUATION_BATCH) for part in output_and_targets)
         for output, y in zip(*batches, strict=True):
@@ -128,7 +128,7 @@ class LossSum:
 
 
 def call_own_loss(loss: Criterion, output: Tensor, y: Tensor) -> float:
-    """Compute a user's loss; not a number if it needs what an evaluation does not have, as gradients."""
+    """Compute a user's loss; NaN if it needs what an evaluation does not have, such as gradients."""
     try:
         return float(loss(output, y))
     except Exception:  # it was tried before the run, so it can be computed where it is needed
@@ -145,7 +145,7 @@ def compute_scores(
 ) -> list[float]:
     """Add up the task's score of each model over the examples; collect the models' outputs and losses.
 
-    A model that is listed twice is run once.
+    A model that is listed twice runs only once.
     """
     client.net.eval()
     score, counted = plan.task.score_examples, plan.task.name == "classification"
@@ -167,7 +167,7 @@ def compute_scores(
 
 
 def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
-    """Return True if the client's own model is the generic one: the same function, the same tensors.
+    """Return True if the client's personal model is the generic one: the same function and tensors.
 
     Then P and G are the same number, and the generic model need not be built.
     """
@@ -188,7 +188,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
 
 
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:
-    """Return True if the server has all parameters that G needs, not only the shared ones."""
+    """Return True if the server has all parameters that G needs; it may have only the shared ones."""
     generic.net.eval()
     return plan.averages_personal or not needs_personal_parameters(plan, generic)
 
@@ -217,14 +217,14 @@ def adapts_models(algorithm: Algorithm) -> bool:
 
 
 def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
-    """Return True if P and G have the same base; its features are then computed only once."""
+    """Return True if P and G have the same base, so that its features are computed only once."""
     bases = [c.net.base.state_dict() for c in (client, generic)]
     same = bases[0].keys() == bases[1].keys() and not adapts_models(algorithm)
     return same and all(torch.equal(v, bases[1][k]) for k, v in bases[0].items())
 
 
 def cache_last_output(module: nn.Module) -> None:
-    """Make a module return its last output while its input and weights stay the same."""
+    """Let a module return its last output if input and weights have not changed."""
     if find_record(module) is not None:  # unpacked inputs are new tensors at every call
         return
     compute = module.forward

@@ -42,7 +42,10 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Equal plans give results that are equal bit for bit, on every engine and with any workers."""
+    """Everything that decides the result of a run.
+
+    Equal plans give results that are equal bit for bit, on every engine and with any number of workers.
+    """
 
     algorithm: Algorithm
     model: Callable[[], Net]  # builds the net; where nets differ, that of the first group
@@ -86,20 +89,20 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What is learned."""
+        """The task of the run."""
         return get_task(self.federation.task)
 
     @cached_property
     def template(self) -> Net:
         """The initial network; every client gets a copy.
 
-        Where nets differ, it is the one with the largest shared tensors: those of the server.
+        If clients have different nets, it is the one whose shared tensors are largest, as on the server.
         """
         return max(self.templates.values(), key=self.count_shared)  # the first of equal ones
 
     @cached_property
     def templates(self) -> dict[str, Net]:
-        """The initial nets by name; if all clients have the same, it has no name."""
+        """The initial nets by name; a net that all clients have in common has the empty name."""
         return {name: self.build_template(name) for name in self.nets or ("",)}
 
     def get_template(self, client: str) -> Net:
@@ -107,7 +110,7 @@ class Plan:
         return self.templates[self.net_of[client]] if client in self.net_of else self.template
 
     def build_template(self, name: str) -> Net:
-        """Build an initial net, with the same draws wherever and beside whatever others."""
+        """Build an initial net, with draws that do not depend on where it is built or on the other nets."""
         others = self.plain_nets
         with seeded(self.seed, "init"):
             net: Net = self.build_net(name, others).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -116,11 +119,11 @@ class Plan:
 
     @cached_property
     def plain_nets(self) -> tuple[Net, ...]:
-        """The nets of a run whose nets differ, without what the algorithm adds to them."""
+        """The nets of a run with different nets, without the parts that the algorithm adds."""
         return tuple(map(self.build_plain_net, self.nets.values()))
 
     def build_plain_net(self, build: Callable[[], Net]) -> Net:
-        """Build a net with the initial weights that it would have in a run where all clients have it."""
+        """Build a net with the same initial weights as in a run with only this net."""
         with seeded(self.seed, "init"):
             net = build()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -134,14 +137,14 @@ class Plan:
 
     @cached_property
     def trains_in_groups(self) -> bool:
-        """Return True if small plain nets can train together; whether their bits allow it is tried."""
+        """Return True if small plain nets may train together; their bits are checked before they do."""
         used = (self.training, *self.training_of.values())
         return all(h.optimizer == "sgd" for h in used) and any(
             map(is_small_and_plain, self.templates.values())
         )
 
     def try_training(self, compute: Compute) -> str:
-        """Try how plain passes of training run with the bits of autograd: "groups", "direct", "autograd"."""
+        """Find how plain passes can run with the bits of autograd: "groups", "direct" or "autograd"."""
         name = next((c for c, n in self.federation.sizes().items() if n), None)
         if not compute.fast or compute.precision != "float32" or name is None:
             return "autograd"
@@ -157,9 +160,9 @@ class Plan:
             torch.set_num_threads(threads)
 
     def build_net(self, name: str = "", others: tuple[Net, ...] = ()) -> Net:
-        """Build a new network, with what the algorithm adds to it.
+        """Build a new network, with the parts that the algorithm adds.
 
-        Where nets differ, ``name`` says which one, and ``others`` are all of them.
+        In a run with different nets, ``name`` selects one, and ``others`` are all of them.
         """
         net = self.nets[name]() if name else self.model()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -179,21 +182,21 @@ class Plan:
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial network, or of all where they differ, with what is given."""
+        """Digest of the initial network or networks, including given tensors."""
         return self.join_tensors(
             Tensors(net.state_dict()) for net in self.templates.values()
         ).digest()
 
     @property
     def given(self) -> Tensors:
-        """The tensors that were frozen when the run began: in every such net the same, never sent."""
+        """The tensors that were frozen when the run began: equal in every copy of a net, never sent."""
         return self.join_tensors(
             Tensors(net.state_dict()).only(*self.list_names(net, 0, "given"))
             for net in self.templates.values()
         )
 
     def join_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
-        """Join the tensors of all nets, under the names of their nets where nets differ."""
+        """Join the tensors of all nets; if clients have different nets, prefix them with the net's name."""
         parts = zip(self.templates, of_nets, strict=True)
         return Tensors({f"{n}|{k}" if n else k: v for n, part in parts for k, v in part.items()})
 
@@ -201,7 +204,7 @@ class Plan:
     def averages_personal(self) -> bool:
         """Return True if personal parameters are averaged to measure G.
 
-        They are not where nets differ, or where they must not leave a board.
+        They are not averaged if clients have different nets, or if the parameters must not leave a board.
         """
         stays = self.clients_on_boards and not self.share_personal
         return not stays and not self.net_of
@@ -221,7 +224,7 @@ class Plan:
         return self.complete(Server(0, self.federation.sizes(), model, average=average))
 
     def complete(self, server: Server) -> Server:
-        """Return a server that knows what a commit does not hold: what kind of tensors there are."""
+        """Return a server with the facts that a commit does not hold: the kind of each tensor."""
         shapes = dict[str, Mapping[str, tuple[int, ...]]]()
         if self.algorithm.needs_nets == "slices":
             of_net = {name: self.list_shapes(net) for name, net in self.templates.items()}
@@ -238,7 +241,7 @@ class Plan:
     ) -> list[str]:
         """Select the clients of round ``t``, which begins at ``clock`` of the simulated time.
 
-        ``available`` are the clients that the engine can give work to; default: all.
+        ``available`` are the clients to which the engine can give work; default: all.
         """
         clients = self.federation.clients
         if self.algorithm.pooled:
@@ -251,13 +254,13 @@ class Plan:
 
     @property
     def selection_seed(self) -> int:
-        """The seed that selects clients. Where privacy relies on it, no client may know it."""
+        """The seed that selects clients. If privacy relies on the selection, clients must not know it."""
         hidden = isinstance(self.participation, Poisson) and self.secret
         return derive_seed("participation", self.secret) if hidden else self.seed
 
     @property
     def expected_replies(self) -> float | None:
-        """The expected number of replies, if every client is drawn independently of the others."""
+        """The expected number of replies if clients are selected independently of each other."""
         rule, clients = self.participation, len(self.federation.clients)
         if self.algorithm.everybody or not isinstance(rule, Poisson):
             return None
@@ -265,14 +268,14 @@ class Plan:
 
     @property
     def needs_secret(self) -> bool:
-        """Return True if a protection draws noise that nobody else may know."""
+        """Return True if a protection draws noise that must be kept secret."""
         return any(p.needs_secret for p in self.protections)
 
     def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
         """Count the examples that FedAvg would have gone through in round ``t``.
 
-        ``trained`` are the clients that trained in it. If the algorithm trains others than the
-        selected ones, those count that FedAvg would have selected.
+        ``trained`` are the clients that trained in it. If the algorithm does not train the selected
+        clients, the clients that FedAvg would have selected are counted instead.
         """
         clients = self.federation.clients
         if self.algorithm.everybody or self.algorithm.pooled:
@@ -284,11 +287,11 @@ class Plan:
         return sum(count_examples(nets[net], n, how) * k for (net, n, how), k in counts.items())
 
     def get_training(self, client: str) -> Training:
-        """Return how a client trains."""
+        """Return the training settings of a client."""
         return self.training_of.get(client, self.training)
 
     def derive_draw_seed(self, turn: int) -> int:
-        """Return the seed of a client's random draws; it differs if it trains again in a round."""
+        """Return the seed of a client's random draws; it differs if the client trains again in a round."""
         return derive_seed(self.seed, "turn", turn) if turn else self.seed
 
     @property
@@ -301,17 +304,17 @@ class Plan:
     def fault_free(self) -> bool:
         """Return True if nothing fails and no time is simulated.
 
-        An algorithm that trains on pooled data has no clients that could fail.
+        An algorithm that trains on pooled data is always fault-free: it has no clients that could fail.
         """
         undisturbed = self.faults == NO_FAULTS and not self.speeds.simulates_time
         return undisturbed or self.algorithm.pooled
 
     def list_kinds(self, net: Net, t: int) -> dict[str, Kind]:
-        """Return for each tensor of a net whether it is shared in round ``t``, personal or given."""
+        """Return the kind of each tensor of a net in round ``t``: shared, personal or given."""
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
-        """Do the same for a copy of an initial net; the copies of a round are all alike."""
+        """Return the same for a copy of an initial net; all copies of a round have the same kinds."""
         key = (id(template), t)
         if key not in self.kinds_of_round:
             for old in [k for k in self.kinds_of_round if k[1] != t]:
@@ -325,7 +328,7 @@ class Plan:
 
     @cached_property
     def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
-        """By number of examples, in which block clients can be evaluated with their bits."""
+        """By number of examples, how clients can be evaluated in blocks with their own bits."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
@@ -333,16 +336,16 @@ class Plan:
         return [k for k, found in self.list_kinds(net, t).items() if found == kind]
 
     def is_evaluated(self, t: int) -> bool:
-        """Return True if G and P are measured after ``t`` rounds; after the last one always."""
+        """Return True if G and P are measured after ``t`` rounds; after the last round they always are."""
         return t % self.evaluate_every == 0 or t == self.rounds
 
     @property
     def effective_new_client_rounds(self) -> int:
-        """Rounds that a new client trains alone; none if the algorithm trains on pooled data."""
+        """The rounds that a new client trains on its own; 0 if the algorithm trains on pooled data."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
     def load_data(self, client: str, compute: Compute) -> ClientData:
-        """Load a client's data for a job; those of a simulated bad client may be falsified."""
+        """Load a client's data for a job; a simulated malicious client may get falsified data."""
         data = self.federation.data(client)
         if self.attack.is_active:
             data = self.attack.falsify_labels(data, client, self.federation.clients, self.seed)
@@ -357,9 +360,9 @@ class Plan:
         kind: Callable[..., Client] = Client,
         generic: bool = False,
     ) -> Client:
-        """Build the client of a job from its memory and the tensors it received, on its device.
+        """Build the client of a job on its device, from its memory and the tensors it received.
 
-        With ``generic``, it has the net of the server.
+        With ``generic``, it gets the net of the server.
         """
         compute = get_compute()
         template = self.template if generic else self.get_template(job.client)
@@ -406,7 +409,7 @@ class Job:
 
 
 def fit_head(net: Net, model: Net) -> None:
-    """Give a net the head of another, behind a linear projection if it is for another width."""
+    """Give a net the head of another one, behind a linear projection if the head needs another width."""
     width, goal = (find_head_width(n) for n in (net, model))
     if width != goal:
         base = nn.Sequential(net.base, nn.Flatten(), nn.Linear(width, goal))
@@ -428,7 +431,7 @@ def find_head_width(net: Net) -> int:
 
 
 def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:
-    """Refuse a pattern that matches no tensor of a part that the net has: it would do nothing."""
+    """Raise ConfigError if a pattern of personal tensors has no effect because it matches no tensor."""
     names = list(net.state_dict())
     for pattern in algorithm.personal:
         part = pattern.partition(".")[0]
@@ -446,7 +449,7 @@ KINDS: dict[type, str] = {Poisson: "poisson", Uniform: "uniform", Skewed: "skewe
 def describe_selection(
     algorithm: Algorithm, participation: Participation, clients: int
 ) -> tuple[str, float | None]:
-    """Return how clients are selected, and the share of them in a round; None if it varies."""
+    """Return how clients are selected, and the fraction selected in a round (None if it varies)."""
     if algorithm.everybody:
         return "everybody", 1.0
     rate = None
@@ -458,7 +461,7 @@ def describe_selection(
 
 
 def describe_plan(plan: Plan) -> RunFacts:
-    """Collect the facts of a plan."""
+    """Collect the facts of a plan on which protections may depend."""
     clients = len(plan.federation.clients)
     kind, rate = describe_selection(plan.algorithm, plan.participation, clients)
     return RunFacts(

@@ -1,4 +1,4 @@
-"""A dry run: the reply of a client with blank examples, which shows what an algorithm would send."""
+"""Trial runs before a run begins: simulated replies show what is sent and whether protections fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DUMMY_CLIENT = "0"
 
 
 def make_blank_targets(plan: Plan) -> Tensor:
-    """Make targets of blank examples: of a classification, one example of each class."""
+    """Make targets of blank examples; in a classification, one example of each class."""
     if plan.task.name == "classification":
         return torch.arange(plan.federation.classes)
     y = plan.federation.y
@@ -37,9 +37,9 @@ def make_blank_targets(plan: Plan) -> Tensor:
 
 
 def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "") -> Plan:
-    """Make the plan of a single client with blank examples of these targets.
+    """Make the plan of a single client with blank examples and these targets.
 
-    Where nets differ, it has the net of the client ``like``; default: the server's.
+    If clients have different nets, it gets the net of the client ``like``; default: the server's.
     """
     rows = {DUMMY_CLIENT: torch.arange(len(y))}
     x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
@@ -63,7 +63,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "
 def simulate_reply(
     plan: Plan, y: Tensor, batch: int | None = None, like: str = ""
 ) -> tuple[Reply, Tensors]:
-    """Return the reply of a client with such examples to its first job, and what it was sent."""
+    """Return a client's reply to its first job, on such examples, and the tensors it was sent."""
     dry_plan = make_dry_plan(plan, y, batch, like)
     with temporary_folder() as folder, seeded(plan.seed, "trial"):
         store = FolderClientStore(folder / "clients", folder / "scratch")
@@ -82,7 +82,7 @@ ADVICE = {
 
 
 def check_merge(plan: Plan) -> None:
-    """Raise ConfigError if a protection needs another kind of merge than the algorithm has."""
+    """Raise ConfigError if a protection does not support the algorithm's kind of merge."""
     needed = {p.merge_kind: p for p in plan.protections if p.merge_kind != "any"}
     guarding = [p for p in plan.protections if p.guards_replies]
     if not needed and not guarding:
@@ -107,19 +107,22 @@ def check_merge(plan: Plan) -> None:
 
 
 def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoReturn:
-    """Raise ConfigError because the algorithm's merge is not of this kind; say what to do."""
+    """Raise ConfigError because the algorithm's merge is not of this kind; the message has a remedy."""
     name = get_display_name(plan.algorithm_name)
-    what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
+    what = (
+        "depends on more than the sum of the replies"
+        if kind == "sum"
+        else "depends on which client sent which reply"
+    )
     weighted = kind == "sum" and plan.weights != "uniform"
     hint = " (or set aggregation.weights = 'uniform')" if weighted else ""
     raise ConfigError(
-        f"protection.{get_kind(protection)}: what {name} makes of the replies {what}{hint};"
-        f" {ADVICE[kind]}"
+        f"protection.{get_kind(protection)}: the merge of {name} {what}{hint}; {ADVICE[kind]}"
     )
 
 
 def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
-    """Refuse an algorithm that cannot merge a reply that is nothing but what was sent."""
+    """Raise ConfigError if the algorithm cannot merge a reply that only repeats what was sent."""
     server = plan.create_initial_server()
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
@@ -127,19 +130,19 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
     except Exception:  # whatever the algorithm misses in it
         raise ConfigError(
             f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
-            " participation.kind = 'poisson' may give; choose another kind, or where = 'device'"
+            " participation.kind = 'poisson' can produce; choose another kind, or where = 'device'"
         ) from None
 
 
 def list_unprotected(plan: Plan) -> list[str]:
-    """List the tensors of a reply that are no change of what was received."""
+    """List the tensors of a reply that are not a change of received tensors."""
     replies, sent = simulate_replies(replace(plan, protections=()))
     moves = set(list_moves(replies[0].tensors, sent))
     return [k for k in replies[0].tensors if k not in moves]
 
 
 def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
-    """Make replies of clients that differ in their examples, steps, weights and moves."""
+    """Make replies of clients with different examples, steps, weights and changes."""
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     own = plan.federation.clients[:3]
     others = (
@@ -159,7 +162,10 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 
 
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
-    """Return True if the merge depends only on the sum of moves, or not on who sent which reply."""
+    """Return True if the merge is of this kind.
+
+    ``sum``: it depends only on the sum of changes. Otherwise: it ignores who sent which reply.
+    """
     server = plan.create_initial_server()
     if kind == "sum":
         changed = shift_to_zero_sum(replies, sent)
@@ -173,7 +179,7 @@ def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent
 
 
 def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
-    """Move the first reply one way and the second the other way; the weighted sum stays."""
+    """Change the first two replies in opposite directions, so that the weighted sum stays the same."""
     source = torch.Generator().manual_seed(len(replies))
     names = list_moves(replies[0].tensors, sent)
     shift = Tensors({k: 0.1 * torch.randn(sent[k].shape, generator=source) for k in names})
@@ -191,7 +197,7 @@ def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
 
 
 def are_close(a: Server, b: Server) -> bool:
-    """Compare two states: all tensors of the model and of the memory."""
+    """Return True if two states are close in all tensors of the model and of the memory."""
     for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:

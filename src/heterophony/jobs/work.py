@@ -1,4 +1,4 @@
-"""Apply a plan's protections: on the client before a reply leaves, on the server when it arrives."""
+"""Do a job: train, evaluate or join as one client, with protections on both the client and the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .plan import Job, Plan
 
 
 def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """On the server: add to what each client is sent what the protections must tell it."""
+    """On the server: add what the protections must tell clients to the tensors that each client is sent."""
     out, cohort = dict(sent), list(sent)
     for protection in plan.protections:
         for client in cohort:
@@ -46,12 +46,12 @@ def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Te
 
 
 def split_announced(sent: Tensors) -> tuple[Tensors, Tensors]:
-    """Separate what the algorithm sent from what protections announced."""
+    """Separate what the algorithm sent from what the protections announced."""
     return sent.without(f"{PREFIX}*"), sent.below(PREFIX)
 
 
 def split_memory(memory: Memory) -> tuple[Memory, Memory]:
-    """Separate what the algorithm keeps on a client from what protections keep there."""
+    """Separate what the algorithm keeps on a client from what the protections keep there."""
     own = {k: v for k, v in memory.items() if not k.startswith(PREFIX)}
     return own, {k: v for k, v in memory.items() if k.startswith(PREFIX)}
 
@@ -61,7 +61,7 @@ def protect_reply(
 ) -> tuple[Reply, Memory]:
     """On the client: transform a reply before it leaves; return also what the protections keep.
 
-    ``job`` has what the algorithm sent, ``kept`` what the protections kept in earlier rounds.
+    ``job`` has what the algorithm sent; ``kept`` is what the protections kept in earlier rounds.
     """
     departure = Departure(
         client=job.client,
@@ -87,7 +87,7 @@ def protect_reply(
 
 
 def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
-    """On the server: return the tensors of a reply as the algorithm gave them on the client.
+    """On the server: return the tensors of a reply as the algorithm made them on the client.
 
     Raise CodecError if no client's half could have sent them.
     """
@@ -98,24 +98,24 @@ def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
 
 
 def restore_reply(plan: Plan, reply: Reply, sent: Tensors) -> Reply:
-    """On the server: return a reply in the form that the algorithm's client gave it."""
+    """On the server: return a reply as the algorithm made it on the client."""
     return replace(reply, tensors=restore_tensors(plan, reply.tensors, sent))
 
 
 def restore_replies(
     plan: Plan, replies: Sequence[Reply], sent: Mapping[str, Tensors]
 ) -> list[Reply]:
-    """Restore the replies of a round; without protections they are returned as they are."""
+    """On the server: restore the replies of a round; without protections, return them unchanged."""
     if not plan.protections:
         return list(replies)
     return [restore_reply(plan, r, sent[r.client]) for r in replies]
 
 
 def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
-    """Do one job. Every engine, and every board, calls this function and no other.
+    """Do one job. Every engine and every board runs jobs only through this function.
 
-    ``compute`` says where: a client's net and batches are there, all that the job takes and returns
-    is on the CPU. An attack of the privacy audit always runs on the CPU.
+    A client's net and batches are on the device of ``compute``; all that the job takes and returns is
+    on the CPU. An attack of the privacy audit always runs on the CPU.
     """
     with (
         computing(compute if job.custom_work is None else ON_CPU),
@@ -127,9 +127,9 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
 def work_together(
     plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute = ON_CPU
 ) -> list[Reply]:
-    """Do several jobs; clients that train meet in ``fit``, and train as one computation.
+    """Do several jobs; clients that train meet in ``fit`` and train as one computation.
 
-    The replies are those of ``work``, but for their times: each is an equal share of the whole.
+    The replies are the same as from ``work``, except for their times: each gets an equal share.
     """
     kinds = {job.kind for job in jobs}
     if len(jobs) == 1 or not compute.fast or kinds not in ({"train"}, {"evaluate"}):
@@ -150,7 +150,7 @@ def work_together(
 
 
 def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Do one job where ``work`` says, and measure its time."""
+    """Do one job on the current device, and measure its time."""
     begun = time.perf_counter()
     memory = client_store.load_memory(job.client, before=job.t)
     if job.custom_work is not None:
@@ -186,7 +186,7 @@ def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tu
 def train_unprotected(
     plan: Plan, job: Job, memory: Memory, client_store: ClientStore
 ) -> tuple[Reply, Memory]:
-    """Train locally; return the reply as the algorithm gives it, and the client's new memory."""
+    """Train locally; return the algorithm's reply before protections, and the client's new memory."""
     client = plan.build_client(job, memory, client_store, choose_client(plan))
     update = train_locally(plan, job, client)
     personal, samples = bring_back(client.stays()), len(client.data.train)
@@ -204,7 +204,7 @@ def train_unprotected(
 
 
 def parse_metric(name: str, value: Any) -> float:
-    """Return a metric of an algorithm as a plain number; a tensor may hold one.
+    """Return a metric of an algorithm as a plain number; it may be given as a tensor.
 
     Raise ConfigError for anything else.
     """
@@ -221,7 +221,7 @@ def parse_metric(name: str, value: Any) -> float:
 
 
 def choose_client(plan: Plan) -> Callable[..., Client]:
-    """Return what builds the clients of training jobs: their class, unless a protection has another."""
+    """Return the constructor of clients that train: ``Client``, unless a protection replaces it."""
     chosen = [p.choose_client(plan.secret) for p in plan.protections]
     return next((kind for kind in chosen if kind is not None), Client)
 
@@ -229,8 +229,8 @@ def choose_client(plan: Plan) -> Callable[..., Client]:
 def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
     """Return True if the reply contains personal parameters, to be averaged for G.
 
-    In a simulation of equal nets it always does. Devices send them only if G needs them and the
-    user agreed.
+    In a simulation with equal nets it always does. Boards send them only if G needs them and the
+    user has agreed.
     """
     if not plan.algorithm.common or not plan.averages_personal:
         return False
@@ -269,7 +269,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Evaluate a new client, let it train alone for some rounds, and evaluate it again.
+    """Evaluate a new client, train it for some rounds on its own data, and evaluate it again.
 
     Every round begins with the same tensors from the server and with the client's own memory.
     """
@@ -291,6 +291,6 @@ def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Me
     """Select the received tensors that a new client needs to predict.
 
     Its memory has the whole network that it trained, so it needs only the extras. If the algorithm
-    adapts models before it predicts, it begins with the server's tensors, as for every client.
+    adapts models before it predicts, it begins with the server's tensors, like every other client.
     """
     return sent.only("*/*") if memory and not adapts_models(algorithm) else sent

@@ -1,1 +1,1 @@
-"""Which clients take part in a round, when they can be reached, how fast they are, and what fails."""
+"""Which clients take part in a round, when they are reachable, how fast they are, and what fails."""

@@ -1,7 +1,7 @@
-"""Simulated attacks: some clients are bad, and falsify their labels or what they reply.
+"""Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round ends.
 
-They are faults, like dropouts: chosen by the seed, the same for every algorithm and engine. A bad
-client ignores what protections do on a client, so its reply is falsified when it has arrived.
+Both are chosen by the seed and are the same for every algorithm and engine. A malicious client
+ignores what protections do on a client, so its reply is falsified after it has arrived.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ AttackKind = Literal["none", "sign_flip", "scaling", "noise", "label_flip", "lit
 
 @dataclass(frozen=True)
 class Attack:
-    """Which clients are bad, and what they do. With the defaults, none is."""
+    """Which clients are malicious, and what they do. By default, none is."""
 
-    kind: AttackKind = setting("none", "what bad clients do")
-    f: int = setting(0, "number of bad clients, of all clients; the seed chooses them", low=0)
+    kind: AttackKind = setting("none", "what malicious clients do")
+    f: int = setting(
+        0, "number of malicious clients among all clients; the seed chooses them", low=0
+    )
     scale: float = setting(
-        10.0, "scaling: factor of the move; noise: standard deviation of what is sent", above=0
+        10.0, "scaling: factor of the change; noise: standard deviation of what is sent", above=0
     )
 
     def __post_init__(self) -> None:
         check_settings(self)
         if (self.kind == "none") != (self.f == 0):
             raise ConfigError(
-                "f: give the number of bad clients and what they do, as in kind = 'sign_flip', f = 2"
+                "f: set the number of malicious clients and what they do, as in kind = 'sign_flip', f = 2"
             )
 
     @property
@@ -58,7 +60,7 @@ class Attack:
             raise ConfigError(f"attack.kind: label_flip needs classes, and the task is '{task}'")
 
     def list_bad_clients(self, clients: Sequence[str], seed: int) -> list[str]:
-        """List the bad clients, in client order."""
+        """List the malicious clients, in client order."""
         if not self.is_active:
             return []
         chosen = make_generator(seed, "attack").choice(len(clients), self.f, replace=False)
@@ -67,7 +69,7 @@ class Attack:
     def falsify_labels(
         self, data: ClientData, client: str, clients: Sequence[str], seed: int
     ) -> ClientData:
-        """Return a bad client's data with the label c replaced by the last class minus c."""
+        """Return a malicious client's data with label c replaced by the last class minus c."""
         if self.kind != "label_flip" or client not in self.list_bad_clients(clients, seed):
             return data
         train = replace(data.train, y=data.classes - 1 - data.train.y)
@@ -81,7 +83,7 @@ class Attack:
         t: int,
         seed: int,
     ) -> list[Reply]:
-        """Replace the moves in the replies of bad clients."""
+        """Replace the changes in the replies of malicious clients."""
         bad = set(self.list_bad_clients(clients, seed)) if self.kind != "label_flip" else set()
         if not bad & {r.client for r in replies}:
             return list(replies)
@@ -101,7 +103,7 @@ class Attack:
         return out
 
     def falsify_moves(self, moves: Tensors, key: tuple[object, ...]) -> Tensors:
-        """Return what a bad client sends in place of its moves."""
+        """Return what a malicious client sends instead of its changes."""
         if self.kind == "sign_flip":
             return -1.0 * moves
         if self.kind == "scaling":
@@ -111,10 +113,10 @@ class Attack:
 
 
 def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
-    """Return the move of "A little is enough" (Baruch et al., NeurIPS 2019).
+    """Return the change of "A little is enough" (Baruch et al., NeurIPS 2019).
 
-    It lies so few standard deviations from the honest mean that enough honest moves are farther.
-    Here the bad clients know all honest moves, which is the worst case.
+    It is close enough to the honest mean, in standard deviations, that enough honest changes are farther
+    away. Here the malicious clients know all honest changes, which is the worst case.
     """
     if len(honest) < 2:
         return Tensors()
@@ -141,7 +143,7 @@ class RoundEnd:
 
 @dataclass(frozen=True)
 class Faults:
-    """Settings of simulated faults. With the defaults, nothing fails."""
+    """Settings of simulated faults. By default, nothing fails."""
 
     availability: float | Availability | None = setting(
         None, "fraction of the rounds in which a client can be reached, or a rule", above=0, high=1
@@ -151,7 +153,7 @@ class Faults:
     )
     deadline: float | None = setting(None, "simulated seconds after which a round ends", above=0)
     quorum: int | float | None = setting(
-        None, "replies that a round needs: a number, or a fraction of the selected clients", above=0
+        None, "replies needed in a round: a number, or a fraction of the selected clients", above=0
     )
 
     def __post_init__(self) -> None:
@@ -167,7 +169,7 @@ class Faults:
         return self.dropout > 0 or self.deadline is not None
 
     def get_availability_rule(self) -> Availability | None:
-        """Return the rule that decides who can be reached; None if everybody always can."""
+        """Return the rule that decides which clients can be reached; None if all of them always can."""
         given = self.availability
         return RandomAvailability(given) if isinstance(given, int | float) else given
 
@@ -177,7 +179,7 @@ class Faults:
         return [c for c in clients if rule is None or rule.reachable(c, t, now, seed)]
 
     def compute_idle_seconds(self, clients: Sequence[str], now: float, seed: int) -> float:
-        """Compute the length of a round without reachable clients: it ends when one can be reached."""
+        """Compute the length of a round without reachable clients: it ends when one becomes reachable."""
         rule = self.get_availability_rule()
         waits = [rule.wait(c, now, seed) for c in clients] if rule else []
         soonest = min(waits, default=0.0)
@@ -188,7 +190,7 @@ class Faults:
         return draw_uniform(seed, "dropout", t, client) < self.dropout
 
     def count_needed_replies(self, asked: int) -> int:
-        """Count the replies that a round of ``asked`` clients needs; one without a quorum."""
+        """Count the replies needed in a round of ``asked`` clients; without a quorum, one."""
         if isinstance(self.quorum, float):
             return max(1, ceil(self.quorum * asked - 1e-9))
         return self.quorum or 1
@@ -219,7 +221,7 @@ class Faults:
 def check_participation(
     faults: Faults, speeds: Speeds, participation: Participation, clients: Sequence[str]
 ) -> None:
-    """Check, before a run, that settings fit each other and the clients; raise an error if not."""
+    """Before a run, raise an error if settings do not fit each other or the clients."""
     size = (
         participation.compute_sample_size(len(clients))
         if isinstance(participation, RandomParticipation)
@@ -227,7 +229,7 @@ def check_participation(
     )
     if faults.deadline is not None and not speeds.simulates_time:
         raise ConfigError(
-            "participation.deadline: no time is simulated;"
+            "participation.deadline: needs simulated time;"
             " set speeds.sample_seconds or speeds.bytes_per_second"
         )
     if faults.count_needed_replies(size) > size:
@@ -238,7 +240,7 @@ def check_participation(
     rule = faults.get_availability_rule()
     if getattr(rule, "unit", "rounds") == "seconds" and not speeds.simulates_time:
         raise ConfigError(
-            "participation.availability.unit: no time is simulated;"
+            "participation.availability.unit: needs simulated time;"
             " set speeds.sample_seconds or speeds.bytes_per_second"
         )
     if rule is not None:

@@ -23,8 +23,8 @@ RowsByClient = dict[str, list[tuple[float, ...]]]
 def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     """Read each client's rows of numbers, in the order of ``columns``; an empty value is infinity.
 
-    CSV: a column ``client`` beside the others. JSON: an object with, for each client, a row or
-    a list of rows, each an array or an object.
+    CSV: a column ``client`` besides the others. JSON: an object that maps each client to a row or to
+    a list of rows; each row is an array or an object.
     """
     text = read_file_bytes(file).decode(errors="replace")
     try:
@@ -102,11 +102,11 @@ class Availability:
         raise NotImplementedError
 
     def wait(self, client: str, now: float, seed: int) -> float:
-        """Return the simulated seconds until the client can be reached; 0 if time does not matter."""
+        """Return the simulated seconds until the client can be reached; 0 if the rule does not use time."""
         return 0.0
 
     def know(self, clients: Iterable[str]) -> None:
-        """Check, before a run, that the rule fits its clients; raise DataError if not."""
+        """Before a run, raise DataError if the rule does not fit its clients."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Diurnal(Availability):
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
-    unit: TimeUnit = setting("rounds", "rounds | seconds: what the day is counted in")
+    unit: TimeUnit = setting("rounds", "rounds | seconds: the unit of day")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -149,10 +149,10 @@ class Diurnal(Availability):
 
 @dataclass(frozen=True)
 class Trace(Availability):
-    """Clients can be reached from ``start`` to before ``end``, as a file says; others always."""
+    """Clients in the file can be reached from ``start`` until just before ``end``; others always."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
-    unit: TimeUnit = setting("rounds", "rounds | seconds: what the file counts in")
+    unit: TimeUnit = setting("rounds", "rounds | seconds: the unit of the file")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -185,7 +185,7 @@ class Trace(Availability):
 
 
 def draw_uniform(*key: object) -> float:
-    """Draw a number from 0 to below 1 that depends only on the key."""
+    """Draw a number from [0, 1) that depends only on the key."""
     return (derive_seed(*key) >> 10) / 2**53
 
 
@@ -195,14 +195,14 @@ MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any device, and s
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds per example and bytes per second. With the defaults, no time is simulated."""
+    """Seconds per example and bytes per second. By default, no time is simulated."""
 
     sample_seconds: float = setting(
         0.0, "seconds to train on one example", low=0, high=MAX_SECONDS_PER_UNIT
     )
     bytes_per_second: float | None = setting(
         None,
-        "speed of the network in each direction; default: no limit",
+        "bytes per second of the network in each direction; default: no limit",
         low=1 / MAX_SECONDS_PER_UNIT,
     )
     spread: float = setting(
@@ -230,7 +230,7 @@ class Speeds:
         return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
 
     def check_clients(self, clients: Iterable[str]) -> None:
-        """Check, before a run, that the file fits its clients; raise DataError if not."""
+        """Before a run, raise DataError if the file does not fit its clients."""
         unknown = self.file_rows.keys() - set(clients)
         if unknown:
             raise DataError(f"{self.file}: there is no client '{min(unknown)}'")
@@ -247,7 +247,7 @@ class Speeds:
                 )
 
     def get_speed(self, client: str, seed: int) -> tuple[float, float]:
-        """Return a client's seconds per example and bytes per second; they never change in a run."""
+        """Return a client's seconds per example and bytes per second, which are constant in a run."""
         if client in self.file_rows:
             seconds, rate = self.file_rows[client][0]
             return seconds, rate

@@ -1,4 +1,4 @@
-"""Select the clients of a round: a function of seed and round, the same for every algorithm."""
+"""How the clients of a round are selected: by seed and round, in the same way for every algorithm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Participation(Protocol):
     """An object that selects the clients of each round."""
 
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
-        """Return the clients of round ``t``, in client order; one listed twice trains twice."""
+        """Return the clients of round ``t``, in client order; a client listed twice trains twice."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RandomParticipation:
             raise ConfigError("rate: give either rate or count")
 
     def compute_sample_size(self, clients: int) -> int:
-        """Compute how many clients are selected; a rate is rounded down, but to one at least."""
+        """Return how many clients are selected; a rate is rounded down, but at least one is selected."""
         if self.count is None:
             return max(1, int((self.rate or 0.0) * clients + 1e-9))
         if self.count > clients:
@@ -54,7 +54,7 @@ class RandomParticipation:
     def select_among(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
     ) -> list[str]:
-        """Select among the reachable clients as many as of all, or all of them if they are fewer."""
+        """Select the usual number of clients among the reachable ones, or all of these if they are fewer."""
         size = min(self.compute_sample_size(len(clients)), len(reachable))
         positions = self.draw_positions(t, clients, reachable, size, seed)
         return [reachable[i] for i in sorted(positions)]
@@ -114,13 +114,13 @@ class Skewed(RandomParticipation):
 
 @dataclass(frozen=True)
 class Poisson(RandomParticipation):
-    """Selects every client independently with the same probability, so rounds differ in size.
+    """Selects every client independently with the same probability, so the number of clients varies.
 
-    Only then does sampling amplify differential privacy as its accounting says.
+    Only this sampling amplifies differential privacy as its accounting assumes.
     """
 
     def compute_rate(self, clients: int) -> float:
-        """Compute the probability of each client; a count is the expected number of them."""
+        """Return the probability of each client; a count is the expected number of clients."""
         rate = self.rate if self.count is None else self.compute_sample_size(clients) / clients
         return float(rate or 0.0)
 
@@ -138,7 +138,7 @@ Selection = Callable[[int, Sequence[str], int], Sequence[str]]
 
 
 class FunctionParticipation:
-    """Selects clients by a function of the user's own: ``select(t, clients, seed)``."""
+    """Selects clients by a user's function: ``select(t, clients, seed)``."""
 
     def __init__(self, select: Selection) -> None:
         self.select = select
@@ -162,7 +162,7 @@ class FunctionParticipation:
 def select_from_reachable(
     rule: Participation, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
 ) -> list[str]:
-    """Select among the reachable clients; a rule of the user's own only sees these."""
+    """Select among the reachable clients; a user's own rule sees only these."""
     if not reachable:
         return []
     if isinstance(rule, RandomParticipation):

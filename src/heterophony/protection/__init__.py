@@ -1,4 +1,4 @@
-"""Protections: each is a class and one line here; configurations name them by ``kind``."""
+"""Protections by name: each is a class and one line here; configurations name it by ``kind``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def get_protection_class(kind: str) -> type[Protection]:
 
 
 def get_kind(protection: Protection) -> str:
-    """Return the name by which configurations choose a protection."""
+    """Return the name that configurations use for a protection."""
     cls = type(protection)
     path = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
     return next((k for k, p in PROTECTION_CLASSES.items() if p == path), cls.__name__)
 
 
 def build_protections(given: object) -> tuple[Protection, ...]:
-    """Build the list of protections that a configuration holds: tables with a ``kind``."""
+    """Build the protections of a configuration from its list of tables with a ``kind``."""
     if isinstance(given, str):  # -c protection=median
         given = [{"kind": kind.strip()} for kind in given.split(",")]
     if not isinstance(given, Sequence) or not all(isinstance(v, Mapping) for v in given):
@@ -63,11 +63,11 @@ def build_protection(table: Mapping[str, Any]) -> Protection:
 
 
 def describe_protection(protection: Protection) -> dict[str, Any]:
-    """Return the table that ``build_protection`` reads; without what TOML cannot express."""
+    """Return the table that ``build_protection`` reads, leaving out what TOML cannot express."""
     values = {f.name: getattr(protection, f.name) for f in list_settings(type(protection))}
     return {"kind": get_kind(protection), **{k: v for k, v in values.items() if v is not None}}
 
 
 def describe_protections(protections: Sequence[Protection]) -> dict[str, list[dict[str, Any]]]:
-    """Return the part of a configuration that lists them; empty without any."""
+    """Return the part of a configuration that lists the protections; empty if there are none."""
     return {"protection": [describe_protection(p) for p in protections]} if protections else {}

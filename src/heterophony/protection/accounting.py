@@ -1,4 +1,7 @@
-"""Privacy accounting with ``dp-accounting`` (PLD, rounded up, so that ε is an upper bound), and Gaussian noise."""
+"""Privacy accounting with ``dp-accounting``, and Gaussian noise.
+
+Privacy loss distributions (PLD) are rounded up, so that ε is an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ NOISE_DIGITS = 4  # of a noise that is chosen by its ε; it is rounded up
 
 
 def import_accounting() -> ModuleType:
-    """Import the library, which is an extra."""
+    """Import the optional library ``dp-accounting``."""
     if find_spec("dp_accounting") is None:
         raise ConfigError(
             "protection: accounting for privacy needs dp-accounting; install it with"
@@ -39,8 +42,8 @@ def import_accounting() -> ModuleType:
 def make_event(noise: float, rate: float | None, steps: int) -> Any:
     """Describe ``steps`` releases of a sum with noise, each over a Poisson sample of this rate.
 
-    ``noise`` is the standard deviation by the sensitivity. Without a rate nothing is sampled, or
-    sampled so that it does not amplify.
+    ``noise`` is the standard deviation divided by the sensitivity. Without a rate, there is no
+    sampling that amplifies privacy.
     """
     library = import_accounting()
     event = library.GaussianDpEvent(noise)
@@ -55,14 +58,14 @@ def create_accountant(grid: float = GRID) -> Any:
 
 
 def choose_grid(noise: float, steps: int) -> float:
-    """Choose a coarser grid where there is so little noise that losses are huge."""
+    """Choose a coarser grid if the noise is so small that privacy losses are huge."""
     largest = steps / (2 * noise**2) + 8 * sqrt(steps) / noise  # about; sampling lowers it
     return max(GRID, largest / MAX_CELLS)
 
 
 @lru_cache(maxsize=1 << 12)
 def compute_epsilon(noise: float, rate: float | None, steps: int, delta: float) -> float | None:
-    """Compute ε for this δ; None where there is no bound: without noise."""
+    """Compute ε for this δ; None if there is no noise and so no bound."""
     if not steps:
         return 0.0
     if not noise:
@@ -107,14 +110,14 @@ def count_affordable(
 def draw_uniform(
     secret: bytes, purpose: str, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Draw numbers between 0 and 1, both excluded, for a purpose; 53 random bits each."""
+    """Draw numbers between 0 and 1 for a purpose, excluding both ends; each has 53 random bits."""
     stream = hashlib.shake_256(len(secret).to_bytes(8, "big") + secret + purpose.encode())
     words = np.frombuffer(stream.digest(8 * count), "<u8") >> np.uint64(11)
     return (words.astype(np.float64) + 0.5) / 2.0**53
 
 
 def draw_normal_like(tensors: Tensors, secret: bytes, purpose: str) -> Tensors:
-    """Draw standard normal noise with the names and shapes of these tensors, in float64."""
+    """Draw standard normal noise in float64, with the names and shapes of these tensors."""
     from scipy.special import ndtri  # type: ignore[import-untyped]  # slow to import
 
     def draw(name: str, shape: torch.Size) -> torch.Tensor:

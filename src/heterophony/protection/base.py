@@ -18,7 +18,7 @@ MergeKind = Literal["any", "symmetric", "sum"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a protection may depend on in the configuration of a run."""
+    """Facts about a run's configuration on which a protection may depend."""
 
     rounds: int
     clients: int
@@ -34,7 +34,7 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """What the client's half of a protection knows about the reply that is about to leave."""
+    """What the client's half of a protection knows about a reply before it leaves."""
 
     client: str
     t: int
@@ -47,7 +47,7 @@ class Departure:
 
 
 class PrivacyPromise(NamedTuple):
-    """What ε and δ promise: to whom, and how it was computed."""
+    """What ε and δ guarantee: for which unit, against whom, and how ε was computed."""
 
     unit: str  # client or example: what one more or less of cannot be told
     delta: float
@@ -83,9 +83,9 @@ class Gathered:
 
 @dataclass(frozen=True, repr=False)
 class Protection:
-    """A transformation of what travels. Algorithms do not know about it.
+    """A transformation of the tensors that travel. Algorithms do not know about it.
 
-    ``leave`` and ``arrive`` belong together: what one writes, the other reads. Of several
+    ``leave`` and ``arrive`` are a pair: what one writes, the other reads. If there are several
     protections, the client's halves run in the order of the list, the server's in reverse order.
     """
 
@@ -97,79 +97,79 @@ class Protection:
         check_settings(self)
 
     def __repr__(self) -> str:
-        """Show the settings that differ from their defaults."""
+        """Return the name and the settings that differ from their defaults."""
         pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
         changed = [f"{f.name}={v!r}" for f, v in pairs if v not in (f.default, {})]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def is_identity(self) -> bool:
-        """Return True if the settings change nothing; then none of its code runs."""
+        """Return True if the settings change nothing; then none of the protection's code runs."""
         return False
 
     @property
     def works_on_client(self) -> bool:
-        """Return True if it has a half on the client."""
+        """Return True if the protection has a half on the client."""
         return type(self).leave is not Protection.leave
 
     @property
     def merge_kind(self) -> MergeKind:
-        """What ``merge`` must be: any function, one that treats clients alike, or one of their sum."""
+        """The kind of ``merge`` required: any function, one that ignores who replied, or one of the sum."""
         return "any"
 
     @property
     def needs_secret(self) -> bool:
-        """Return True if it draws noise that nobody else may know."""
+        """Return True if the protection draws noise that must be kept secret."""
         return False
 
     @property
     def preserves_sensitivity(self) -> bool:
-        """Tell whether, after ``gather``, one client still changes the sum by its own move alone."""
+        """Return True if, after ``gather``, a client still changes the sum only by its own change."""
         return type(self).gather is Protection.gather
 
     # Before the run -------------------------------------------------------------------------
     def check_run(self, run: RunFacts) -> None:
-        """Raise ConfigError if the run, or another protection in it, does not go with this one."""
+        """Raise ConfigError if the protection does not work with this run or its other protections."""
 
     def check_replies(self, replies: int) -> str:
-        """Return why this number of replies per round is too small; empty if it is enough."""
+        """Return why a round has too few replies for the protection; an empty text if it has enough."""
         return ""
 
     def settle(self, run: RunFacts) -> tuple[Protection, int]:
-        """Decide what depends on the whole run; return also how many rounds it may have."""
+        """Fix what depends on the whole run; return also the number of rounds that it may have."""
         return self, run.rounds
 
     # Privacy --------------------------------------------------------------------------------
     def promise(self, run: RunFacts) -> PrivacyPromise | None:
-        """Describe what ε is about; None if it gives no differential privacy."""
+        """Return what ε guarantees; None if the protection gives no differential privacy."""
         return None
 
     def spend(
         self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
     ) -> float | None:
-        """Return ε after this many rounds; None where there is no bound.
+        """Return ε after this number of rounds; None if there is no bound.
 
-        ``before`` is ε before the last of them, ``replies`` are all replies of the last.
+        ``before`` is ε before the last of them; ``replies`` are all replies of the last one.
         """
         return None
 
     def choose_client(self, secret: bytes) -> Callable[..., Client] | None:
-        """Return what builds the clients of training jobs, if it is not the usual class."""
+        """Return the constructor of clients that train, or None for the usual class."""
         return None
 
     # The halves -----------------------------------------------------------------------------
     def announce(self, client: str, cohort: Sequence[str], clients: Sequence[str]) -> Tensors:
-        """On the server: return tensors to send to a client of the round beside the model."""
+        """On the server: return tensors to send to a client of the round in addition to the model."""
         return Tensors()
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
-        """On the client, after local training: return what is sent, and what is kept."""
+        """On the client, after local training: return what is sent and what is kept."""
         return Departed(up)
 
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
         """On the server: return the tensors of one reply as the algorithm expects them.
 
-        Raise CodecError if no client half could have sent this.
+        Raise CodecError if no client's half could have sent this.
         """
         return sent
 

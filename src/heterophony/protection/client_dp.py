@@ -1,4 +1,4 @@
-"""Client-level differential privacy: McMahan et al., ICLR 2018, with the accounting of today."""
+"""Client-level differential privacy: McMahan et al., ICLR 2018, with current accounting."""
 
 from __future__ import annotations
 
@@ -28,27 +28,31 @@ MARGIN = 1e-6  # by which a client clips below the bound: its reply is rounded t
 
 @dataclass(frozen=True, repr=False)
 class ClientDP(Protection):
-    """Clip each client's whole move, and add Gaussian noise to their sum or on each device."""
+    """Clip each client's whole change, and add Gaussian noise to the sum or on each device."""
 
     guards_replies: ClassVar[bool] = True
     once_per_round: ClassVar[bool] = True
-    clip: float = setting(1.0, "largest norm of a client's move", above=0, infinite=True)
-    noise: float | None = setting(None, "standard deviation of the noise by clip", low=0)
-    epsilon: float | None = setting(None, "ε after all rounds, in place of noise", above=0)
-    delta: float = setting(1e-5, "δ; well below one by the number of clients", above=0, below=1)
+    clip: float = setting(1.0, "largest norm of a client's change", above=0, infinite=True)
+    noise: float | None = setting(None, "standard deviation of the noise divided by clip", low=0)
+    epsilon: float | None = setting(None, "ε after all rounds; chooses the noise", above=0)
+    delta: float = setting(1e-5, "δ; should be well below 1 / number of clients", above=0, below=1)
     where: Literal["server", "device"] = setting(
-        "server", "where noise is added: once to the sum, or on each device to its reply"
+        "server", "where noise is added: once to the sum, or to each reply on its device"
     )
-    budget: float | None = setting(None, "ε before which the run ends", above=0)
+    budget: float | None = setting(None, "the run ends before its ε exceeds this", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.noise is None) == (self.epsilon is None):
-            raise ConfigError("noise: give either noise or epsilon")
+            raise ConfigError("noise: set either noise or epsilon")
         if self.clip == inf and (self.epsilon or self.noise):
-            raise ConfigError("clip: must be finite where noise is added: it is measured by clip")
+            raise ConfigError(
+                "clip: must be finite if noise is added: the noise is a multiple of clip"
+            )
         if self.epsilon is not None and self.budget is not None:
-            raise ConfigError("budget: not with epsilon, which is one; leave it out")
+            raise ConfigError(
+                "budget: cannot be combined with epsilon, which already limits ε; leave budget out"
+            )
 
     @property
     def is_identity(self) -> bool:
@@ -66,7 +70,7 @@ class ClientDP(Protection):
         if run.shares_buffers:
             raise ConfigError(
                 "protection.client_dp: not with model.buffers = 'average': running statistics do not"
-                " bear noise; set model.buffers = 'local'"
+                " tolerate noise; set model.buffers = 'local'"
             )
         if self.where == "device":
             return
@@ -79,20 +83,21 @@ class ClientDP(Protection):
         for other in [p for p in others if not p.preserves_sensitivity]:
             raise ConfigError(
                 f"protection.client_dp: {type(other).__name__} makes each reply depend on the others,"
-                " so noise for a sum does not cover it; set where = 'device', or leave one out"
+                " so noise for a sum does not cover it; set where = 'device', or remove one of the two"
             )
 
     # Accounting -----------------------------------------------------------------------------
     def get_rate(self, run: RunFacts) -> float | None:
-        """Return the sampling rate that amplifies privacy; None if selection does not amplify."""
+        """Return the sampling rate that amplifies privacy; None if the selection does not amplify it."""
         return run.rate if run.participation_kind == "poisson" and self.where == "server" else None
 
     @property
     def multiplier(self) -> float:
-        """The standard deviation of the noise by the sensitivity.
+        """The standard deviation of the noise divided by the sensitivity.
 
-        A sum differs by ``clip`` if one client's move is left out, or zero. A single reply, which the server sees, is to
-        hide what the client's data are: two clipped replies differ by twice as much.
+        The sum changes by at most ``clip`` if one client's change is removed or set to zero. If the server
+        sees each reply, the noise must hide the client's data: two clipped replies differ by up to twice
+        ``clip``.
         """
         return (self.noise or 0.0) / (1 if self.where == "server" else 2)
 
@@ -101,7 +106,7 @@ class ClientDP(Protection):
         if self.epsilon is not None:
             if run.participation_kind == "own":
                 raise ConfigError(
-                    "protection.client_dp.epsilon: nothing is known about this participation; give"
+                    "protection.client_dp.epsilon: no accounting exists for this participation; give"
                     " noise, or participation=hp.Poisson(rate=…)"
                 )
             noise = find_noise(self.epsilon, rate, run.rounds, self.delta)
@@ -120,11 +125,11 @@ class ClientDP(Protection):
     def promise(self, run: RunFacts) -> PrivacyPromise:
         rate = self.get_rate(run)
         if self.where == "device":
-            how = "each reply, whatever the client's data are; the server sees no more"
+            how = "each reply, for any data of the client; the server sees no more"
         elif rate is None:
-            how = "the models, with a client's moves or zeros in their place; fixed cohorts do not amplify"
+            how = "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify"
         else:
-            how = f"the models, with or without one client; Poisson sampling at rate {rate:g}"
+            how = f"the models, with and without one client; Poisson sampling at rate {rate:g}"
         return PrivacyPromise("client", self.delta, how)
 
     def spend(
@@ -142,7 +147,7 @@ class ClientDP(Protection):
         return Departed(apply_moves(up, departure.received, moves))
 
     def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:
-        """Clip again, as a client may not have; divide by the expected number; add the noise."""
+        """Clip again, because a client may not have clipped; divide by the expected number; add the noise."""
         if self.where == "device" or (not replies and gathering.expected is None):
             return Gathered(replies)
         replies = replies or [gathering.empty_reply]
@@ -161,6 +166,6 @@ class ClientDP(Protection):
 
 
 def clip_moves(moves: Tensors, clip: float, margin: float = 0.0) -> Tensors:
-    """Shorten the moves, as one vector, to a norm of at most ``clip``."""
+    """Scale the changes, as one vector, to a norm of at most ``clip``."""
     norm, bound = compute_norm(moves), clip * (1 - margin)
     return moves * (bound / norm) if norm > bound else moves

@@ -34,7 +34,7 @@ def round_to_float32(units: Tensor) -> Tensor:
 
 
 def from_float32(values: Tensor) -> Tensor:
-    """Return the units of float32 values from the network; raise CodecError if they have none."""
+    """Return the units of float32 values from the network; raise CodecError if they are not whole units."""
     if not bool((values.abs() < 2 * LIMIT).all()):
         raise CodecError("a compressed tensor holds a value that is too large or not finite")
     return torch.round(values.double() / UNIT).to(torch.int64)
@@ -48,10 +48,10 @@ def keep_significant_bits(units: int, bits: int = 24) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Compression(Protection):
-    """Send a short form of every move, and remember the rest on the client.
+    """Send every change in a short form, and remember the rest on the client.
 
-    All is counted in whole numbers of units, so that sent and remembered are exactly what moved.
-    A subclass says how one tensor is compressed and restored.
+    All values are whole numbers of units, so that what is sent plus what is remembered is exactly the
+    change. A subclass defines how one tensor is compressed and restored.
     """
 
     encodes: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class Compression(Protection):
             if not parts:
                 continue
             if name in up or not self.compresses(name, before):
-                raise CodecError(f"tensor {name!r} is not expected in this form")
+                raise CodecError(f"tensor {name!r} was expected in another form")
             units = self.count_units(parts, prod(before.shape))
             moves[name] = (units.double() * UNIT).reshape(before.shape)
             up[name] = before
@@ -91,37 +91,37 @@ class Compression(Protection):
         return apply_moves(Tensors(up), received, Tensors(moves))
 
     def compresses(self, name: str, tensor: Tensor) -> bool:
-        """Return True if this tensor is compressed; the others are sent as they are."""
+        """Return True if this tensor is compressed; other tensors are sent unchanged."""
         return is_movable(tensor, tensor)
 
     def list_parts(self) -> tuple[str, ...]:
-        """Name the tensors that one compressed tensor becomes."""
+        """Return the names of the parts that one compressed tensor becomes."""
         raise NotImplementedError
 
     def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
-        """Return the parts to send of the units that one tensor moved."""
+        """Return the parts to send for the change of one tensor, given in units."""
         raise NotImplementedError
 
     def count_units(self, parts: dict[str, Tensor], numel: int) -> Tensor:
-        """Return the units that these parts stand for; raise CodecError if they are not valid."""
+        """Return the units that these parts represent; raise CodecError if they are not valid."""
         raise NotImplementedError
 
 
 def make_name(part: str, name: str) -> str:
-    """Name a part of a compressed tensor on the wire."""
+    """Return the name of a part of a compressed tensor in a reply."""
     return f"{PREFIX}{part}/{name}"
 
 
 def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int) -> Tensor:
-    """Return a part that must have this type and length; raise CodecError otherwise."""
+    """Return the named part; raise CodecError unless it has this type and length."""
     found = parts.get(part)
     if found is None or found.dtype != dtype or tuple(found.shape) != (numel,):
-        raise CodecError(f"a compressed tensor needs {numel} {part} of {dtype}")
+        raise CodecError(f"a compressed tensor must have {numel} {part} of {dtype}")
     return found
 
 
 def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
-    """Return the units of a part of float32 values."""
+    """Return the units of a part that holds float32 values."""
     return from_float32(get_part(parts, part, torch.float32, numel))
 
 
@@ -130,9 +130,9 @@ STEPS = 127  # of 8 bits, in each direction
 
 @dataclass(frozen=True, repr=False)
 class Quantize(Compression):
-    """Send every change with 8 bits, or 1, and a scale per tensor; remember the rounding error."""
+    """Send every change with 8 bits or 1 bit, and one scale per tensor; remember the rounding error."""
 
-    bits: Literal[1, 8, 32] = setting(8, "bits of every value; 32 changes nothing")
+    bits: Literal[1, 8, 32] = setting(8, "bits per value; 32 changes nothing")
 
     @property
     def is_identity(self) -> bool:
@@ -165,7 +165,7 @@ def make_scale(units: int) -> Tensor:
 
 
 def pack_signs(positive: Tensor) -> Tensor:
-    """Pack eight truth values into a byte."""
+    """Pack eight booleans into a byte."""
     return torch.from_numpy(np.packbits(positive.numpy()))
 
 
@@ -177,10 +177,12 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
 class TopK(Compression):
     """Send only the largest changes of every tensor; remember the others and send them later."""
 
-    ratio: float = setting(0.1, "share of each tensor's values that is sent", above=0, high=1)
+    ratio: float = setting(0.1, "fraction of each tensor's values that is sent", above=0, high=1)
     ratios: dict[str, Any] = field(
         default_factory=dict,
-        metadata={"doc": "shares of tensors whose names match a pattern, as in { 'head.*' = 1.0 }"},
+        metadata={
+            "doc": "fractions for tensors whose names match a pattern, as in { 'head.*' = 1.0 }"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -196,7 +198,7 @@ class TopK(Compression):
         return all(r == 1 for r in (self.ratio, *self.ratios.values()))
 
     def get_ratio(self, name: str) -> float:
-        """Return the share of a tensor: that of the first pattern that matches its name."""
+        """Return the ratio of a tensor, from the first pattern that matches its name."""
         found = [r for pattern, r in self.ratios.items() if matches_any(name, [pattern])]
         return float(found[0]) if found else self.ratio
 
@@ -219,7 +221,7 @@ class TopK(Compression):
         positions = get_part(parts, "positions", torch.int32, k).long()
         rising = bool((positions[1:] > positions[:-1]).all())
         if not k or not rising or int(positions[0]) < 0 or int(positions[-1]) >= numel:
-            raise CodecError("the positions of a sparse tensor must rise within its size")
+            raise CodecError("the positions of a sparse tensor must increase and be below its size")
         out = torch.zeros(numel, dtype=torch.int64)
         out[positions] = get_float_units(parts, "values", k)
         return out

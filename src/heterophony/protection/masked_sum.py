@@ -1,7 +1,7 @@
 """Masked sums, a simulation of secure aggregation: Bonawitz et al., CCS 2017.
 
-Clients send whole numbers modulo 2^64 plus masks that cancel in the sum. It is a simulation: the
-masks come from the run's seed, not from an agreement on keys, and nothing replaces a lost client.
+Clients send whole numbers modulo 2^64 plus masks that cancel in the sum. In this simulation, the
+masks come from the run's seed instead of a key agreement, and a lost client cannot be replaced.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LARGEST = 2.0**62  # of the sum of all clients; above, numbers modulo 2^64 would
 
 @dataclass(frozen=True, repr=False)
 class MaskedSum(Protection):
-    """Simulate secure aggregation: the server learns the sum of the replies, and no single one."""
+    """Simulate secure aggregation: the server learns only the sum of the replies."""
 
     encodes: ClassVar[bool] = True
     once_per_round: ClassVar[bool] = True
-    bits: int = setting(32, "binary digits after the point of every value", low=8, high=48)
+    bits: int = setting(32, "binary digits after the point in each value", low=8, high=48)
 
     @property
     def merge_kind(self) -> MergeKind:
@@ -49,7 +49,7 @@ class MaskedSum(Protection):
             )
         if run.attacked:
             raise ConfigError(
-                "protection.masked_sum: simulated attacks falsify single replies, which are masked;"
+                "protection.masked_sum: simulated attacks falsify single replies, but replies are masked;"
                 " leave [attack] or masked_sum out"
             )
 
@@ -75,7 +75,7 @@ class MaskedSum(Protection):
         return Departed(Tensors({**rest, **masked}))
 
     def encode(self, values: Tensor, clients: int, name: str) -> Tensor:
-        """Round to whole numbers; refuse values whose sum over the clients could overflow."""
+        """Round to whole numbers; raise an error if their sum over the clients could overflow."""
         scaled = values * 2.0**self.bits
         if not bool((scaled.abs() < LARGEST / clients).all()):
             raise DivergedError(
@@ -92,7 +92,7 @@ class MaskedSum(Protection):
         if missing:
             raise ConfigError(
                 f"protection.masked_sum: client {min(missing)} sent no reply in round {gathering.t}, so"
-                " the sum cannot be unmasked; leave masked_sum out where clients may fail"
+                " the sum cannot be unmasked; leave masked_sum out if clients may fail"
             )
         names = [k for k in replies[0].tensors if k.startswith(MASKED)]
         whole = sum(r.weight for r in replies)
@@ -112,7 +112,7 @@ class MaskedSum(Protection):
 
 
 def add_up(masked: Sequence[Tensor]) -> Tensor:
-    """Add int64 tensors modulo 2^64: the same in any order."""
+    """Add int64 tensors modulo 2^64; the result does not depend on the order."""
     out = masked[0].clone()
     for values in masked[1:]:
         if values.dtype != torch.int64 or values.shape != out.shape:
@@ -122,6 +122,6 @@ def add_up(masked: Sequence[Tensor]) -> Tensor:
 
 
 def draw_mask(key: tuple[object, ...], shape: torch.Size) -> Tensor:
-    """Draw uniform numbers modulo 2^64 that both clients of a pair can draw."""
+    """Draw uniform numbers modulo 2^64, which both clients of a pair can draw."""
     words = make_generator(*key).integers(-(2**63), 2**63 - 1, shape, np.int64, endpoint=True)
     return torch.from_numpy(np.asarray(words))

@@ -1,4 +1,4 @@
-"""DP for each example, by DP-SGD on a client: gradients of single examples by Opacus, clipped and noised."""
+"""Example-level differential privacy: DP-SGD on a client, with gradients of single examples by Opacus."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SEARCHED_EXAMPLES = 50  # for those of the same class and of another
 
 
 class SingleGradients:
-    """The gradients of single examples, which Opacus computes beside those of the batch."""
+    """The gradients of single examples, which Opacus computes in addition to those of the batch."""
 
     def __init__(self) -> None:
         self.checked = False
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
-        """Clip the gradient of each example, over all parameters, and add them up."""
+        """Clip the gradient of each example, over all parameters, and return the sum of all examples."""
         singles = {k: get_single(p) for k, p in named.items()}
         found = {k: g for k, g in singles.items() if g is not None}
         if not self.checked:
@@ -69,7 +69,7 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
     if any(map(is_parametrized, net.modules())):
         raise ConfigError(
             f"{WHERE}: the algorithm computes weights from other parameters, which Opacus does not"
-            " follow; choose another algorithm or client_dp"
+            " support; choose another algorithm or client_dp"
         )
     try:
         # its own rules for convolutions are wrong where weights are in the format channels_last
@@ -94,7 +94,7 @@ def get_single(parameter: Tensor) -> Tensor | None:
 
 
 def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
-    """Refuse a loss that uses parameters outside of the layers that Opacus follows."""
+    """Raise ConfigError if the loss uses parameters outside of the layers that Opacus follows."""
     for name, p in named.items():
         if p.grad is None:
             continue
@@ -111,11 +111,11 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
 
 
 def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
-    """Refuse a loss in which examples of a batch depend on each other: clipping bounds them singly.
+    """Raise ConfigError if examples of a batch depend on each other: clipping assumes that they do not.
 
-    The gradients of the same examples are compared in three small batches: as they are, with the last
-    example replaced, and without it. That happens away from the parameters as they are, where a term
-    may have no gradient: features that are held near those received begin there.
+    The gradients of the same examples are compared in three small batches: unchanged, with the last
+    example replaced, and without the last example. The parameters are moved a little for this, because a
+    term may have no gradient where they are, such as one that keeps features near those received.
     """
     if len(samples) < 2:
         return
@@ -140,7 +140,7 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
 
 
 def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Make a small batch, and the same with its last example replaced by another."""
+    """Make a small batch, and the same batch with its last example replaced by another."""
     chosen, replacement = choose_examples(samples.labels[:SEARCHED_EXAMPLES])
     x, y = samples.batch(torch.tensor(chosen))
     changed, label = samples.batch(torch.tensor([replacement]))
@@ -150,9 +150,10 @@ def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor,
 
 
 def choose_examples(labels: Tensor) -> tuple[list[int], int]:
-    """Choose two or three examples, and one in place of the last, which has the first one's class.
+    """Choose two or three examples, the first and last of one class, and a replacement for the last.
 
-    If possible the other is of another class: then a loss that counts classes in a batch is noticed.
+    If possible the replacement has another class, so that a loss that counts the classes of a batch is
+    detected.
     """
     rest = range(1, len(labels))
     alike = [i for i in rest if torch.equal(labels[i], labels[0])]
@@ -165,7 +166,7 @@ def choose_examples(labels: Tensor) -> tuple[list[int], int]:
 
 @contextmanager
 def moved_parameters(named: Tensors) -> Iterator[None]:
-    """Move the parameters a little, at random, inside the block; restore their bits after it."""
+    """Move the parameters a little, at random, inside the block; restore their bits at the end."""
     source, before = torch.Generator().manual_seed(0), named.map(lambda p: p.detach().clone())
     with torch.no_grad():
         for p in named.values():
@@ -180,7 +181,7 @@ def moved_parameters(named: Tensors) -> Iterator[None]:
 
 
 def compute_single_gradients(named: Tensors, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
-    """Return a row for each example: its gradient of all parameters."""
+    """Return one row for each example: its gradient with respect to all parameters."""
     loss(x, y).backward()
     rows = []
     parameters: list[Any] = list(named.values())
@@ -224,7 +225,7 @@ class PrivateClient(Client):
             self.data = samples
 
     def _run_pass(self, given: TrainingPass) -> None:
-        """Train by private gradients, with as many steps as ``Client`` would."""
+        """Train with private gradients, for as many steps as ``Client`` would."""
         check_allowed(given, self.training)
         super()._run_pass(given)
         if given.named:
@@ -253,7 +254,7 @@ class PrivateClient(Client):
         return loss_sum, total
 
     def count_steps(self, given: TrainingPass) -> int:
-        """Count the steps that ``Client`` would do."""
+        """Count the steps that ``Client`` would train."""
         how, epochs, steps = given.how, given.epochs, given.steps
         per_epoch = count_per_epoch(self.net, len(self.private_data.train), how)[1]
         if epochs is None and steps is None:
@@ -289,7 +290,7 @@ class PrivateClient(Client):
 
 
 def check_allowed(given: TrainingPass, usual: Training) -> None:
-    """Refuse passes whose steps the accounting does not describe."""
+    """Raise ConfigError for passes whose steps the accounting does not cover."""
     if given.data is not None:
         raise ConfigError(
             f"{WHERE}: the algorithm trains on examples that it derived from others, so that one example"
@@ -303,21 +304,21 @@ def check_allowed(given: TrainingPass, usual: Training) -> None:
 
 
 class GuardedData:
-    """Stands for a client's data while its algorithm runs: only ``fit`` may use the examples."""
+    """Replaces a client's data while its algorithm runs: only ``fit`` may use the examples."""
 
     def __init__(self, data: ClientData) -> None:
         self.classes = data.classes
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ConfigError(
-            f"{WHERE}: the algorithm uses client.data.{name} beside fit, and ε covers only what fit does;"
+            f"{WHERE}: the algorithm uses client.data.{name} outside of fit, and ε covers only fit;"
             " choose another algorithm or client_dp"
         )
 
 
 @contextmanager
 def guard_examples(client: Client) -> Iterator[None]:
-    """Refuse the use of examples outside of ``fit``, if the client is a private one."""
+    """If the client is a private one, forbid the use of examples outside of ``fit``."""
     if not isinstance(client, PrivateClient):
         yield
         return
@@ -336,8 +337,10 @@ class ExampleDP(Protection):
     guards_replies: ClassVar[bool] = True
     once_per_round: ClassVar[bool] = True
     clip: float = setting(1.0, "largest norm of the gradient of one example", above=0)
-    noise: float = setting(1.0, "standard deviation of the noise by clip", low=0)
-    delta: float = setting(1e-5, "δ; well below one by a client's examples", above=0, below=1)
+    noise: float = setting(1.0, "standard deviation of the noise divided by clip", low=0)
+    delta: float = setting(
+        1e-5, "δ; should be well below 1 / number of a client's examples", above=0, below=1
+    )
 
     @property
     def needs_secret(self) -> bool:
@@ -347,13 +350,13 @@ class ExampleDP(Protection):
         return partial(PrivateClient, clip=self.clip, noise=self.noise, secret=secret)
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
-        """Count the client's steps over all rounds; the server's accounting needs their number."""
+        """Count the client's steps over all rounds; the server needs this number for the accounting."""
         before = int(kept["steps"]) if "steps" in kept else 0
         steps = before + int(departure.metrics.get(STEPS_METRIC, 0))
         return Departed(up, Tensors({"steps": torch.tensor(steps)}), {STEPS_METRIC: steps})
 
     def promise(self, run: RunFacts) -> PrivacyPromise:
-        how = "what each client sends, with or without one of its examples; ε is the largest of all"
+        how = "what each client sends, with and without one of its examples; ε is the largest of all clients"
         return PrivacyPromise("example", self.delta, f"{how} clients")
 
     def spend(

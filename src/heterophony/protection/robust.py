@@ -19,12 +19,12 @@ from .base import Gathered, Gathering, MergeKind, Protection
 
 @dataclass(frozen=True, repr=False)
 class CoordinateRule(Protection):
-    """Give every reply the same moves: those that the rule finds. Then any mean of them is these.
+    """Replace the changes of all replies by the same changes, which the rule computes; any mean keeps them.
 
-    What clients send beside the model, such as counts that become weights, is combined too.
+    Other values that clients send, such as counts that become weights, are combined in the same way.
     """
 
-    f: int = setting(1, "bad clients that are tolerated; 0 changes nothing", low=0)
+    f: int = setting(1, "malicious clients that are tolerated; 0 changes nothing", low=0)
 
     @property
     def merge_kind(self) -> MergeKind:
@@ -54,12 +54,12 @@ class CoordinateRule(Protection):
         return Gathered(out)
 
     def combine_all(self, items: Sequence[Tensors]) -> Tensors:
-        """Combine the tensors of every name over the replies that have it."""
+        """Combine the tensors of every name over the replies that have this name."""
         names = sorted({k for item in items for k in item})
         return Tensors({k: self.combine_tensors([i[k] for i in items if k in i]) for k in names})
 
     def combine_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Combine tensors of one name; of whole numbers, take the lower median."""
+        """Combine tensors of one name; for integers, take the lower median."""
         first = tensors[0]
         values = torch.stack([v.double() for v in tensors])
         if first.is_floating_point() and len(tensors) > 2 * self.f:
@@ -67,13 +67,13 @@ class CoordinateRule(Protection):
         return torch.sort(values, dim=0).values[(len(values) - 1) // 2].to(first.dtype)
 
     def combine(self, values: Tensor) -> Tensor:
-        """Combine values over the first dimension, one row per reply."""
+        """Combine values over the first dimension, which has one row per reply."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
 class Median(CoordinateRule):
-    """Merge the median of every coordinate; less than half of the clients may be bad."""
+    """Merge the median of every coordinate; fewer than half of the clients may be malicious."""
 
     def combine(self, values: Tensor) -> Tensor:
         rows = torch.sort(values, dim=0).values
@@ -91,11 +91,11 @@ class TrimmedMean(CoordinateRule):
 
 @dataclass(frozen=True, repr=False)
 class NormBound(Protection):
-    """Shorten every reply's move to a largest norm before it is merged."""
+    """Limit the norm of every reply's change before it is merged."""
 
     bound: float | None = setting(
         None,
-        "largest norm of a move; default: the median norm of the round; inf changes nothing",
+        "largest norm of a change; default: the median norm of the round; inf changes nothing",
         above=0,
         infinite=True,
     )
@@ -125,11 +125,11 @@ class NormBound(Protection):
 
 @dataclass(frozen=True, repr=False)
 class Krum(Protection):
-    """Merge only the m replies that are nearest to the others; m = 1 is Krum, more Multi-Krum."""
+    """Merge only the m replies that are nearest to the others; m = 1 is Krum, larger m is Multi-Krum."""
 
-    f: int = setting(1, "bad clients that are tolerated; 0 changes nothing", low=0)
+    f: int = setting(1, "malicious clients that are tolerated; 0 changes nothing", low=0)
     m: int | None = setting(
-        None, "replies to merge; default: all but f, the most of Multi-Krum", low=1
+        None, "replies to merge; default: all but f, the maximum of Multi-Krum", low=1
     )
 
     @property
@@ -165,7 +165,7 @@ class Krum(Protection):
 
 
 def score_rows(rows: torch.Tensor, nearest: int) -> list[float]:
-    """Add up the squared distances of every row to its nearest others."""
+    """Return the sum of squared distances of every row to its nearest others."""
     squares = torch.stack([(rows - row).square().sum(1) for row in rows])
     squares = torch.minimum(squares, squares.T)  # both are the same but for rounding
     return [float(torch.sort(row).values[1 : nearest + 1].sum()) for row in squares]

@@ -1,4 +1,4 @@
-"""The figure of one result: G and P over the rounds. It is drawn for notebooks, too."""
+"""The figure of one result: G and P over the rounds, in files and notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = {"G": ("#0072B2", "G: generic model"), "P": ("#D55E00", "P: own models")
 
 
 class NotebookFigure(Figure):
-    """A figure that a notebook displays, whether or not pyplot is in use."""
+    """A figure that a notebook displays, with or without pyplot."""
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()
@@ -24,7 +24,7 @@ class NotebookFigure(Figure):
 def draw_curves(
     curves: Mapping[str, Sequence[tuple[int, float]]], title: str, score: str = "accuracy"
 ) -> NotebookFigure:
-    """Draw the scores that were measured over the rounds."""
+    """Draw the measured scores over the rounds."""
     figure = NotebookFigure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for measure, (color, label) in LINES.items():

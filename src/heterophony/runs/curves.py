@@ -1,4 +1,4 @@
-"""Select points of a curve of accuracies: the highest one, and those of the last ten evaluations."""
+"""Curves of accuracy and loss over the rounds, and what results report of them: best, last, mean of ten."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 
 
 def find_highest_point(curve: Curve) -> tuple[int, float]:
-    """Find the highest point of a curve; of several, the first."""
+    """Find the highest point of a curve; if there are several, the first."""
     return max(curve, key=lambda p: (p[1], -p[0]))
 
 
 def select_last_ten(curve: Curve) -> list[float]:
     """Select the accuracies of the last ten evaluations of trained models.
 
-    The evaluation before the first round is of the untrained model: it counts only if it is alone.
+    The evaluation before the first round is of the untrained model; it is used only if there is no other.
     """
     trained = [v for t, v in curve if t > 0]
     return trained[-10:] or [v for _, v in curve]
@@ -147,7 +147,7 @@ class NewClients:
 def compute_curves(
     events: Iterable[Event], clients: Literal["pooled", "mean"] = "pooled"
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return (round, accuracy) points of every measure; empty for one that was not measured.
+    """Return (round, accuracy) points of every measure; a measure that was not recorded has none.
 
     G and P either pool the test examples of all clients, or average the clients' accuracies.
     ``G_valid`` and ``P_valid`` are the same on validation examples. ``P_local`` is P of a round's
@@ -172,7 +172,7 @@ def compute_curves(
 
 
 def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """Return (round, loss) points of every measure, over all examples; those of early runs are empty.
+    """Return (round, loss) points of every measure, over all examples; runs of early versions have none.
 
     A loss that is not finite has no point.
     """
@@ -196,7 +196,7 @@ def list_sizes(start: StartEvent) -> dict[str, list[int]]:
 def pool_losses(event: EvaluationEvent, sizes: Mapping[str, Sequence[int]]) -> dict[str, float]:
     """Average the losses of one evaluation over all examples, by measure.
 
-    Where a client was evaluated and its loss is not finite, the average is not finite, and left out.
+    A measure is left out if any evaluated client has a loss that is not finite.
     """
     found: dict[str, float] = {}
     for measure in (*MEASURES, *VALIDATION_MEASURES):
@@ -222,7 +222,7 @@ def compute_accuracy(
 ) -> float:
     """Compute the accuracy over all examples ("pooled"), or the mean of the clients' accuracies.
 
-    Clients that did not reply, or have no examples, do not count.
+    Clients that did not reply, or have no examples, are not counted.
     """
     known = [(c, n) for c, n in zip(right, of, strict=True) if c is not None and n]
     if clients == "pooled":

@@ -16,44 +16,49 @@ class WorkSeconds(TypedDict):
 
 
 Span = list[str | float]
-"""What a board did: `receive`, `train`, `evaluate` or `send`; the client; begin and end in seconds."""
+"""What a board did: `receive`, `train`, `evaluate` or `send`; the client; start and end in seconds."""
 
 
 class BoardRound(TypedDict):
-    """What one board did in a round. Times are on the server's clock, from the round's begin."""
+    """What one board did in a round. Times are on the server's clock, counted from the start of the round."""
 
     train: Annotated[float, "seconds of training, as the board reports"]
     evaluate: Annotated[float, "seconds of evaluation, as the board reports"]
-    transfer: Annotated[float, "seconds in which tensors or replies were on their way"]
+    transfer: Annotated[float, "seconds in which tensors or replies were being transferred"]
     wait: Annotated[float, "seconds of the round without work or transfer"]
     bytes_down: Annotated[int, "bytes of all messages to the board"]
     bytes_up: Annotated[int, "bytes of all messages from the board"]
-    peak_bytes: NotRequired[Annotated[float, "most memory that its process used so far"]]
+    peak_bytes: NotRequired[Annotated[float, "peak memory of its process so far"]]
     cpu_share: NotRequired[
-        Annotated[float, "CPU seconds of its process per second, since its last report before"]
+        Annotated[float, "CPU seconds of its process per second, since its previous report"]
     ]
-    celsius: NotRequired[Annotated[float, "highest temperature that the board tells"]]
+    celsius: NotRequired[Annotated[float, "highest temperature that the board reports"]]
     joules: NotRequired[
-        Annotated[float, "energy of the board since its last report before, where it tells any"]
+        Annotated[
+            float, "energy that the board used since its previous report, if it reports energy"
+        ]
     ]
     clients_possible: NotRequired[
-        Annotated[float, "number of such clients that fit its memory, by the measured jobs"]
+        Annotated[
+            float,
+            "number of clients like its own that fit into its memory, estimated from the measured jobs",
+        ]
     ]
     spans: Annotated[
         list[Span],
-        "[what, client, begin, end] of each transfer and job: `receive`, `train`, `evaluate`, `send`",
+        "[what, client, start, end] of each transfer and job: `receive`, `train`, `evaluate`, `send`",
     ]
 
 
 Counts = list[float | None]
 """Numbers of correct answers, in the order of the clients; null for a client without a reply.
 
-In other tasks than classification, the task's score added up over the client's examples.
+In tasks other than classification: the task's score, added up over the client's examples.
 """
 
 MetricValues = dict[str, list[float | None]]
 Confusions = list[list[list[int]] | None]  # of each client, in order: [true, predicted, examples]
-"""Values by the name of the metric, in the order of the clients; null where it is undefined."""
+"""Values by name of the metric, in the order of the clients; null if it is undefined for a client."""
 
 Measure = Literal["G", "P"]
 MEASURES: tuple[Measure, ...] = ("G", "P")
@@ -68,21 +73,25 @@ class StartEvent(TypedDict):
     version: Annotated[str, "version of heterophony that started the run"]
     algorithm: Annotated[str, "name of the algorithm"]
     seed: Annotated[int, "seed of the run"]
-    rounds: Annotated[int, "number of rounds the run will have"]
+    rounds: Annotated[int, "planned number of rounds"]
     clients: Annotated[list[str], "names of the clients; all counts per client follow this order"]
-    train: Annotated[list[int], "training examples of each client"]
-    test: Annotated[list[int], "test examples of each client"]
+    train: Annotated[list[int], "number of training examples of each client"]
+    test: Annotated[list[int], "number of test examples of each client"]
     validation: NotRequired[
-        Annotated[list[int], "validation examples of each client, if the run holds any out"]
+        Annotated[
+            list[int], "number of validation examples of each client, if the run holds any out"
+        ]
     ]
     nets: NotRequired[Annotated[list[str], "the net of each client, if they differ"]]
     classes: Annotated[list[str], "names of the classes"]
-    labels: Annotated[list[list[int]], "training examples of each client, counted by class"]
+    labels: Annotated[list[list[int]], "number of training examples of each client, by class"]
     task: NotRequired[
-        Annotated[str, "what is learned, if it is not a classification; then G and P add up scores"]
+        Annotated[str, "the task, if it is not classification; G and P are then sums of scores"]
     ]
     data_remark: NotRequired[
-        Annotated[str, "how the data differ from the published data set of their name, if they do"]
+        Annotated[
+            str, "how the data differ from the published data set of the same name, if they do"
+        ]
     ]
     shared_parameters: Annotated[int, "number of values in the shared model"]
     data_sha256: Annotated[str, "digest of the data and of their partition"]
@@ -96,10 +105,16 @@ class StartEvent(TypedDict):
         ]
     ]
     device: NotRequired[
-        Annotated[str, "the device that computes; not in a run on boards, which choose their own"]
+        Annotated[
+            str,
+            "the device that computes; missing in runs on boards, which choose their own devices",
+        ]
     ]
     deterministic: NotRequired[
-        Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
+        Annotated[
+            bool,
+            "false if `engine.deterministic = false`: repeated runs may then differ in their bits",
+        ]
     ]
     precision: NotRequired[Annotated[str, "`engine.precision`, if it is not `float32`"]]
     training: NotRequired[
@@ -110,17 +125,17 @@ class StartEvent(TypedDict):
         ]
     ]
     protection: NotRequired[
-        Annotated[
-            list[dict[str, Any]], "the protections that change something, with their settings"
-        ]
+        Annotated[list[dict[str, Any]], "the protections that are active, with their settings"]
     ]
     privacy: NotRequired[
         Annotated[
             dict[str, Any],
-            "what ε and δ are about: unit, δ, how ε was computed, and what lies outside it",
+            "what ε and δ cover: unit, δ, how ε was computed, and what lies outside of them",
         ]
     ]
-    bad_clients: NotRequired[Annotated[list[str], "clients that a simulated attack makes bad"]]
+    bad_clients: NotRequired[
+        Annotated[list[str], "clients that a simulated attack makes malicious"]
+    ]
     keep_best: NotRequired[
         Annotated[
             str,
@@ -131,7 +146,7 @@ class StartEvent(TypedDict):
 
 
 class EvaluationEvent(TypedDict):
-    """Recorded where evaluation is due: before the training of round ``t``, and after the last."""
+    """Recorded when an evaluation is due: before the training of round ``t``, and after the last round."""
 
     event: Literal["evaluation"]
     t: Annotated[int, "number of rounds before this evaluation"]
@@ -196,7 +211,7 @@ class RoundEvent(TypedDict):
     examples: NotRequired[
         Annotated[
             int,
-            "examples that the clients went through, every pass over the data counted;"
+            "examples that the clients went through, counting every pass over the data;"
             " missing in runs of early versions",
         ]
     ]
@@ -215,7 +230,7 @@ class RoundEvent(TypedDict):
     P_local: Annotated[
         list[list[float]],
         "[correct answers, test examples] of each merged client right after local training;"
-        " empty if no evaluation follows, or if the algorithm tunes before it predicts",
+        " empty if no evaluation follows, or if the algorithm fine-tunes before it predicts",
     ]
     work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
     asked: NotRequired[Annotated[list[str], "selected clients"]]
@@ -226,18 +241,16 @@ class RoundEvent(TypedDict):
     refused: NotRequired[
         Annotated[
             list[str],
-            "clients on boards whose updates were refused: they would have spoilt the model",
+            "clients on boards whose updates were refused, because they would have damaged the model",
         ]
     ]
     filtered: NotRequired[
-        Annotated[
-            list[str], "clients whose replies a protection left out of the merge or shortened"
-        ]
+        Annotated[list[str], "clients whose replies a protection left out of the merge or clipped"]
     ]
     epsilon: NotRequired[
-        Annotated[float | None, "ε that the run has spent so far; null where there is no bound"]
+        Annotated[float | None, "ε that the run has spent so far; null if there is no bound"]
     ]
-    delta: NotRequired[Annotated[float, "δ of that ε"]]
+    delta: NotRequired[Annotated[float, "δ that belongs to ε"]]
     void: NotRequired[Annotated[bool, "true if no reply was merged"]]
     boards: NotRequired[
         Annotated[dict[str, BoardRound], "what each board did, by name, if the run is on boards"]
@@ -256,17 +269,20 @@ class NewClientsEvent(TypedDict):
 
     event: Literal["new_clients"]
     t: Annotated[int, "number of rounds before they joined"]
-    rounds: Annotated[int, "rounds that each new client trains alone"]
+    rounds: Annotated[int, "number of rounds that each new client trains on its own data"]
     clients: Annotated[list[str], "names of the new clients; the lists below follow this order"]
-    train: Annotated[list[int], "training examples of each new client"]
-    test: Annotated[list[int], "test examples of each new client"]
+    train: Annotated[list[int], "number of training examples of each new client"]
+    test: Annotated[list[int], "number of test examples of each new client"]
     before: Annotated[
-        list[float], "correct answers on its test examples before the client trains or tunes"
+        list[float],
+        "each new client's correct answers on its test examples before it trains or fine-tunes",
     ]
-    P: Annotated[list[float], "correct answers of its personal model on its test examples"]
+    P: Annotated[
+        list[float], "correct answers of each new client's personal model on its test examples"
+    ]
     G: Annotated[
         list[float] | None,
-        "correct answers of the generic model on its test examples; null if there is none",
+        "correct answers of the generic model on each new client's test examples; null if there is none",
     ]
     sha256: Annotated[list[str], "digest of what each new client keeps"]
     seconds: Annotated[float, "real duration"]
@@ -279,7 +295,7 @@ class EndEvent(TypedDict):
     event: Literal["end"]
     t: Annotated[int, "number of rounds of the run"]
     model_sha256: Annotated[
-        str, "digest of the server's tensors, of what each client keeps, and of what is given"
+        str, "digest of the server's tensors, of what each client keeps, and of given tensors"
     ]
     stopped: NotRequired[Annotated[str, "why the run ended before its last round, if it did"]]
     seconds: Annotated[float, "real duration of the last evaluation"]
@@ -291,7 +307,7 @@ EVENT_TYPES = (StartEvent, EvaluationEvent, RoundEvent, NewClientsEvent, EndEven
 
 
 def is_event(line: object) -> TypeGuard[Event]:
-    """Return True if a line of JSON is an event, of a known kind or not."""
+    """Return True if a line of JSON is an event, of a known or unknown kind."""
     return isinstance(line, dict) and "event" in line
 
 
@@ -310,17 +326,17 @@ def get_end(events: Sequence[Event]) -> EndEvent | None:
 
 
 def select_evaluations(events: Iterable[Event]) -> list[EvaluationEvent]:
-    """Return the evaluations, in their order."""
+    """Return the evaluations, in order."""
     return [e for e in events if e["event"] == "evaluation"]
 
 
 def select_rounds(events: Iterable[Event]) -> list[RoundEvent]:
-    """Return the rounds of training, in their order."""
+    """Return the rounds of training, in order."""
     return [e for e in events if e["event"] == "round"]
 
 
 def measure_validation(event: EvaluationEvent, by: Measure, examples: int) -> float | None:
-    """Return the validation score of an evaluation, pooled over clients; None if it has none."""
+    """Return the validation score of an evaluation, pooled over clients; None if it has no such score."""
     if not examples:
         return None
     counts = event.get("G_valid") if by == "G" else event.get("P_valid")
@@ -330,7 +346,7 @@ def measure_validation(event: EvaluationEvent, by: Measure, examples: int) -> fl
 def find_kept_round(events: Sequence[Event]) -> int | None:
     """Return the round whose models are kept: the first with the best validation score so far.
 
-    None if the run keeps those of its last round.
+    Return None if the run keeps the models of its last round.
     """
     start = get_start(events)
     if "keep_best" not in start:
@@ -343,14 +359,14 @@ def find_kept_round(events: Sequence[Event]) -> int | None:
 
 
 def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
-    """Return the event of the clients that joined after training; None without such clients."""
+    """Return the event of the clients that joined after training; None if no clients joined."""
     return next((e for e in events if e["event"] == "new_clients"), None)
 
 
 def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return the last evaluation of personal models, or that of the kept round; None without any.
+    """Return the last evaluation of personal models, or that of the kept round; None if there is none.
 
-    A client that did not reply has the counts of its last reply before.
+    For a client that did not reply, the counts are those of its previous reply.
     """
     events = list(events)
     starts = bool(events) and events[0]["event"] == "start"
@@ -367,7 +383,7 @@ def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
 
 
 def fill_missing_counts(counts: Counts | None, earlier: Iterable[Counts | None]) -> Counts | None:
-    """Replace each None by the newest count of the same client."""
+    """Replace each None by the newest earlier count of the same client."""
     for older in earlier:
         if counts is None or None not in counts:
             break

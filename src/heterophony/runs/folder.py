@@ -42,13 +42,13 @@ MemoryDigests = dict[str, tuple[int, str]]  # by client: the round of its newest
 
 
 class GrowingDigest:
-    """The sha256 of a file that grows, computed as it grows: a run commits after every round."""
+    """The sha256 of a growing file, updated as the file grows, because a run commits after every round."""
 
     def __init__(self) -> None:
         self.size, self._sha256 = 0, hashlib.sha256()
 
     def update(self, content: bytes) -> None:
-        """Add what was appended to the file."""
+        """Add the bytes appended to the file."""
         self.size += len(content)
         self._sha256.update(content)
 
@@ -68,7 +68,7 @@ def digest_beginning(path: Path, size: int) -> GrowingDigest:
 
 
 def digest_settings(text: str) -> str:
-    """Compute the digest of a configuration; its section [engine] and its layout do not count."""
+    """Compute the digest of a configuration, ignoring its section [engine] and its layout."""
     try:
         settings = {k: v for k, v in tomllib.loads(text).items() if k != "engine"}
     except tomllib.TOMLDecodeError:
@@ -82,7 +82,7 @@ def digest_settings(text: str) -> str:
 
 
 def record_memories(digests: MemoryDigests, t: int, replies: Iterable[Reply]) -> None:
-    """Record the memories that clients stored in round ``t``; some keep nothing any more."""
+    """Record the memories that clients stored in round ``t``; drop clients that no longer keep any."""
     for reply in replies:
         digests.pop(reply.client, None)
         if reply.kept:
@@ -90,7 +90,7 @@ def record_memories(digests: MemoryDigests, t: int, replies: Iterable[Reply]) ->
 
 
 def encode_memory_digests(digests: MemoryDigests) -> Tensors:
-    """Encode digests as three tensors: a header of a commit has no room for very many clients."""
+    """Encode digests as three tensors, because a commit's header has no room for very many clients."""
     if not digests:
         return Tensors()
     names = json.dumps(list(digests)).encode()
@@ -119,7 +119,7 @@ def decode_memory_digests(tensors: Tensors) -> MemoryDigests:
 
 
 def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int) -> None:
-    """Raise if a memory that a commit after ``before`` rounds rests on is missing or another one."""
+    """Raise FolderError if a memory needed by a commit after ``before`` rounds is missing or has changed."""
     for client, (t, sha256) in digests.items():
         path = store.memory_file(client, t)
         try:
@@ -159,7 +159,7 @@ class RunFolder:
 
     # Ownership ------------------------------------------------------------------------------
     def create(self, config: str, from_python: bool = False) -> None:
-        """Create a new run; refuse a folder that is not empty."""
+        """Create a new run; raise FolderError if the folder is not empty."""
         option = "out=" if from_python else "--out"
         if self.config_file.exists():
             how = "resume=True" if from_python else f"`heterophony resume {self.path}`"
@@ -189,7 +189,7 @@ class RunFolder:
                 raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
     def lock(self) -> None:
-        """Refuse if another process owns the folder; delete temporary files of an earlier one."""
+        """Lock the folder, or raise an error if another process owns it; delete earlier temporary files."""
         folders = (self.commits_folder, self.client_store.memory_folder, self.scratch_folder)
         for path in (self.events_file, *folders):
             if path.is_symlink():
@@ -220,7 +220,7 @@ class RunFolder:
     def commit(self, server: Server, keep: int | None = None) -> None:
         """Store the state after ``server.t`` rounds, and all events so far, durably on disk.
 
-        Only the newest commits stay, and that of round ``keep``.
+        Only the newest commits and that of round ``keep`` are kept.
         """
         with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             os.fsync(file.fileno())
@@ -254,7 +254,7 @@ class RunFolder:
                 (self.commits_folder / name).unlink(missing_ok=True)
 
     def restore_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """Load the newest undamaged commit and truncate the events to it; None without commits."""
+        """Load the newest undamaged commit and truncate the events to it; None if there are no commits."""
         names = self._list_commits()
         for i, name in reversed(list(enumerate(names))):
             try:
@@ -277,7 +277,7 @@ class RunFolder:
         return None
 
     def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """Load the newest undamaged commit and change nothing: another process may be writing."""
+        """Load the newest undamaged commit without changing anything: another process may be writing."""
         for name in reversed(self._list_commits()):
             try:
                 return build_server(self._decode_commit(self.commits_folder / name), samples)
@@ -286,11 +286,11 @@ class RunFolder:
         return None
 
     def load_commit(self, t: int, samples: Mapping[str, int]) -> Server:
-        """Load the server after ``t`` rounds; its commit must be one of those still kept."""
+        """Load the server after ``t`` rounds, from a commit that is still kept."""
         return build_server(self._decode_commit(self.commits_folder / f"{t:07d}"), samples)
 
     def _restore_commit(self, commit: Commit, samples: Mapping[str, int]) -> Server:
-        """Return to a commit: check what it rests on, and truncate the events to it."""
+        """Return to a commit: check the files that it needs, and truncate the events to it."""
         self._events_digest, self.memory_digests = self._check_commit(commit)
         with translate_disk_errors(self.events_file):
             truncate_file(self.events_file, commit[1]["events"])
@@ -318,7 +318,7 @@ class RunFolder:
         return events, memories
 
     def _advise(self, names: Sequence[str]) -> str:
-        """Advise how to continue if what the last of these commits rests on was changed."""
+        """Advise how to continue after a change to files that the last of these commits needs."""
         for name in names[-2:-1]:  # the older commit
             with suppress(CodecError, FolderError):
                 self._check_commit(self._decode_commit(self.commits_folder / name))
@@ -374,5 +374,5 @@ def build_server(
 
 
 def is_empty_folder(folder: Path) -> bool:
-    """Return True if a folder holds nothing but files of a run that crashed at its creation."""
+    """Return True if a folder holds nothing except files of a run that crashed while it was created."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())

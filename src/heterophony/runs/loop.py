@@ -50,8 +50,8 @@ def run_rounds(
 ) -> Iterator[Event]:
     """Run the remaining rounds and commit each; yield every event after it is recorded.
 
-    ``compute`` says where and how the engine computes, for the record. As soon as
-    ``get_stop_reason`` returns a reason, the run ends after the round in progress.
+    ``compute`` is the engine's device and precision, for the record. As soon as ``get_stop_reason``
+    returns a reason, the run ends after the current round.
     """
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
@@ -74,7 +74,7 @@ def run_rounds(
 
 
 def commit_round(plan: Plan, folder: RunFolder, server: Server, done: RoundEvent) -> None:
-    """Commit the state after a round, and delete client memories that nothing needs any more."""
+    """Commit the state after a round, and delete client memories that are no longer needed."""
     kept = find_kept_round(list(folder.iterate_events())) if plan.keep_best else None
     folder.commit(server, kept)
     folder.client_store.delete_old_memories(
@@ -92,8 +92,8 @@ def run_round(
 ) -> tuple[Server, EvaluationEvent | None, RoundEvent]:
     """Run round ``server.t``, which begins at ``clock`` of the simulated time.
 
-    An evaluation of the state before the round, if one is due, changes nothing: it runs on the
-    same engine at the same time as the training, so that no worker is idle. What clients stored is
+    If an evaluation of the state before the round is due, it runs on the same engine at the same time as
+    the training, so that no worker is idle; it changes nothing. Memories that clients stored are
     recorded in ``memories``. ``spent`` is ε before the round.
     """
     begun, t = time.perf_counter(), server.t
@@ -140,7 +140,7 @@ def finish_run(
 ) -> Iterator[Event]:
     """Evaluate the last state, let new clients join, and end the run; yield the events.
 
-    ``stopped`` says why the run ends before its last round; empty if it does not.
+    ``stopped`` is the reason if the run ends before its last round, otherwise empty.
     """
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))
@@ -161,7 +161,7 @@ def finish_run(
 def build_training_jobs(
     plan: Plan, t: int, selected: list[str], sent: Mapping[str, Tensors]
 ) -> list[Job]:
-    """Make a job for each selected client that does not drop out; one drawn twice has two turns."""
+    """Make a job for each selected client that does not drop out; a client drawn twice has two turns."""
     sizes, left = plan.federation.sizes(), Counter(selected)
     turns, jobs = Counter[str](), list[Job]()
     for c in selected:
@@ -184,7 +184,7 @@ def build_training_jobs(
 
 
 def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
-    """Raise ConfigError if a client is selected twice and a protection allows one reply."""
+    """Raise ConfigError if a client is selected twice and a protection allows it only one reply."""
     for protection in plan.protections:
         if protection.once_per_round and len(set(selected)) < len(selected):
             raise ConfigError(
@@ -205,7 +205,7 @@ def is_dropped_out(plan: Plan, t: int, client: str) -> bool:
 def simulate_round_end(
     plan: Plan, selected: list[str], sent: Mapping[str, Tensors], trained: list[Reply], clock: float
 ) -> RoundEnd:
-    """Simulate when replies arrive and when the round ends; replies are named by their position."""
+    """Simulate when replies arrive and when the round ends; replies are identified by their position."""
     if plan.fault_free:
         return RoundEnd(0.0, tuple(range(len(trained))), ())
     if not selected:
@@ -251,7 +251,7 @@ def read_clock(folder: RunFolder) -> float:
 
 
 def read_spent(folder: RunFolder) -> float | None:
-    """Return ε after the recorded rounds; None before the first, and where there is no bound."""
+    """Return ε after the recorded rounds; None before the first round, or if ε has no bound."""
     rounds = select_rounds(folder.iterate_events())
     return rounds[-1].get("epsilon") if rounds else None
 
@@ -288,7 +288,7 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEv
 def gather_replies(
     plan: Plan, server: Server, replies: Sequence[Reply], sent: Mapping[str, Tensors]
 ) -> Gathered:
-    """Return the replies to merge. Without protections and attacks, these are the same objects."""
+    """Return the replies to merge; without protections and attacks, the same objects."""
     if not plan.protections and not plan.attack.is_active:
         return Gathered(replies)
     received = {c: split_announced(v)[0] for c, v in sent.items()}
@@ -312,14 +312,14 @@ def gather_replies(
 
 
 def make_empty_reply(plan: Plan, server: Server) -> Reply:
-    """Make a reply that moves nothing: that of a client which returns what it received."""
+    """Make a reply that changes nothing, as if a client returned what it received."""
     first = plan.federation.clients[0]
     received = plan.algorithm.send(server, first)
     return Reply("", "train", received, 0, 1.0, aside=server.average)
 
 
 def drop_empty_replies(replies: Sequence[Reply]) -> list[Reply]:
-    """Drop replies that no client sent; rounds record who took part."""
+    """Drop replies that no client sent, because rounds record who took part."""
     return [r for r in replies if r.client]
 
 
@@ -357,7 +357,7 @@ def merge_replies(
 def find_responsible_clients(
     plan: Plan, server: Server, replies: Sequence[Reply], judge: Judge | None
 ) -> list[str]:
-    """List the clients without whose updates the merged model is valid."""
+    """List each client whose removal from the replies makes the merged model valid."""
     found = []
     for client in dict.fromkeys(r.client for r in replies):
         rest = [r for r in replies if r.client != client]
@@ -393,7 +393,7 @@ def merge(plan: Plan, server: Server, replies: list[Reply]) -> Server:
 
 
 def check_finite(before: Server, after: Server) -> None:
-    """Require finite tensors of the model and of the server's memory; old ones were checked."""
+    """Raise an error unless all new tensors of the model and of the server's memory are finite."""
     groups = {"": (before.model, after.model)}
     groups |= {f"{g}: ": (before.memory.get(g, Tensors()), v) for g, v in after.memory.items()}
     for where, (old, new) in groups.items():

@@ -1,4 +1,4 @@
-"""What a trained model accepts: examples in the layouts that data sets have, converted as in training."""
+"""Trained models for users: what they keep, and how they accept examples in the data set's layout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, ClientData, Samples, Scale
 from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
 
-LARGEST_FACTOR = 8  # numbers over so many times what bytes become were never scaled
+LARGEST_FACTOR = 8  # larger than this times scaled bytes: the numbers were never scaled
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Converts examples to network input: those of the run's data set, as the user has them."""
+    """Converts examples from the layout of the run's data set to network input."""
 
     shape: tuple[int, ...]  # of one example, as stored
     stored: torch.dtype
@@ -74,7 +74,7 @@ class ModelInput:
         return f"the model takes examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
 
     def check_bytes(self, x: Tensor) -> Tensor:
-        """Return whole numbers from 0 to 255 as bytes; raise for others."""
+        """Return whole numbers from 0 to 255 as bytes; raise DataError for other values."""
         if x.dtype != torch.uint8 and x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
             raise DataError(
                 f"the model was trained on bytes, and {int(x.min())} to {int(x.max())} are none;"
@@ -83,7 +83,7 @@ class ModelInput:
         return x.to(torch.uint8)
 
     def check_scaled(self, x: Tensor) -> None:
-        """Refuse numbers that are bytes in another type: scaled ones are not so large."""
+        """Raise an error if the numbers are unscaled bytes of another type: scaled numbers are smaller."""
         channels = len(self.scale.mean)
         ends = self.scale(
             torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
@@ -103,7 +103,7 @@ def derive_again(name: str, make: Callable[[], Samples]) -> Samples:
 
 
 class PredictingClient(Client):
-    """A copy of a client that refers neither to the plan nor to its net, tensors and data."""
+    """A copy of a client without references to the plan or to the plan's net, tensors and data."""
 
     def __init__(self, client: Client) -> None:
         self.__dict__.update(client.__dict__)
@@ -153,14 +153,14 @@ class AccessRecorder(dict[str, Any]):
 
 
 class RecordedTensors(AccessRecorder, Tensors):
-    """Received tensors that record what is read."""
+    """Received tensors that record which of them are read."""
 
 
 # The client's data, as little of them as prediction needs ---------------------------------------
 
 
 class ExamplesWithheldError(Exception):
-    """A model asks for data of its client that it does not keep."""
+    """A model asks for data of its client that were not kept."""
 
 
 class LabelsOnly(Samples):
@@ -185,13 +185,13 @@ class WithheldSamples(LabelsOnly):
 
 
 def withhold_data(data: ClientData) -> ClientData:
-    """Return data of which only the scale and the number of classes are known; others raise."""
+    """Return data of which only the scale and the number of classes are known; other access raises an error."""
     nothing = WithheldSamples(torch.empty(0), torch.empty(0), data.test.scale)
     return ClientData(nothing, nothing, data.classes)
 
 
 def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
-    """Iterate over more and more of a client's data: nothing, labels, test examples, everything."""
+    """Iterate over growing parts of a client's data: nothing, labels, test examples, everything."""
     yield withhold_data(data)
     labels = [
         LabelsOnly(torch.empty(0), part.labels.clone(), part.scale)
@@ -203,7 +203,7 @@ def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
 
 
 def copy_samples(samples: Samples) -> Samples:
-    """Copy the selected examples out of the pool that all clients share."""
+    """Copy the selected examples, so that they do not refer to the pool that all clients share."""
     stored, labels = samples.get_all_stored().clone(), samples.labels.clone()
     return Samples(stored, labels, samples.scale, None, samples.image_transform)
 
@@ -230,7 +230,7 @@ def convert_record(record: Record, given: Any) -> Inputs:
 
 
 def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
-    """Convert one array of the examples; return the mask too if it is one of sequences."""
+    """Convert one array of the examples; for an array of sequences, return the mask too."""
     if not field.is_sequence:
         how = ModelInput(field.shape, DTYPES[field.dtype], BYTES_TO_PLUS_MINUS_ONE)
         return how.convert(torch.as_tensor(values)), None
@@ -243,7 +243,7 @@ def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
 
 
 class Model(nn.Module):
-    """A trained model. It takes examples as the data set has them, and returns logits."""
+    """A trained model. It takes examples as in the data set, and returns logits."""
 
     def __init__(self, plan: Plan, client: Client, generic: bool) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class Model(nn.Module):
         return self._predict(self._convert(x, more, named), self._client.data, memory, received)
 
     def _convert(self, x: Any, more: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Convert the examples of a user to network input."""
+        """Convert a user's examples to network input."""
         if self._record is not None:
             if named:
                 return convert_record(self._record, named if x is None else {"x": x, **named})
@@ -284,9 +284,9 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _keep_what_is_needed(self, client: Client, x: Tensor) -> None:
-        """Keep only what prediction uses: for most algorithms, nothing but the net.
+        """Keep only what prediction uses: for most algorithms, this is only the net.
 
-        A model that is saved must not contain the client's data without a need.
+        A saved model must not contain the client's data unless prediction needs them.
         """
         memory, received = AccessRecorder(client.memory), RecordedTensors(client.received)
         expected = self._predict(x, client.data, memory, received)
@@ -320,7 +320,7 @@ class Model(nn.Module):
 
 
 def make_example(plan: Plan, client: Client) -> Tensor:
-    """Return a batch of one example; of zeros if the client's examples are elsewhere."""
+    """Return a batch of one example; it is all zeros if the client's examples are elsewhere."""
     with suppress(ExamplesWithheldError):
         if len(client.data.test):
             return client.data.test.batch(torch.arange(1))[0]
@@ -329,7 +329,7 @@ def make_example(plan: Plan, client: Client) -> Tensor:
 
 
 def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, ...]) -> Net:
-    """Build the net of a plan again, with any weights."""
+    """Build the net of a plan again; its weights are arbitrary."""
     with seeded(0, "init"):  # leaves torch's generator as it was
         net = model()
         net.shape = shape
@@ -338,7 +338,7 @@ def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, 
 
 
 class TensorGroups(nn.Module):
-    """Groups of named tensors as buffers: they are moved, saved and loaded with the model."""
+    """Groups of named tensors as buffers, so that they are moved, saved and loaded with the model."""
 
     def __init__(self, groups: Memory) -> None:
         super().__init__()
@@ -356,5 +356,5 @@ class TensorGroups(nn.Module):
 
 
 def make_buffer_name(group: str, name: str) -> str:
-    """Make one name of two; torch allows no dots in it."""
+    """Join group and name to one name; torch allows no dots in it."""
     return f"{group}|{name}".replace(".", ":")

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Iterate over rows: round, client, test size, then correct answers and accuracies of G and P.
 
-    Losses are named ``G_loss`` and ``P_loss``; further metrics, as in ``P_f1``. A value that was not
-    measured is None. A run with validation examples has the same columns for them; tasks other
-    than classification have scores in place of correct answers and accuracies.
+    Losses are named ``G_loss`` and ``P_loss``; further metrics have names such as ``P_f1``. A value that
+    was not measured is None. A run with validation examples has the same columns for them. Tasks other
+    than classification have scores instead of correct answers and accuracies.
     """
     start = get_start(events)
     counted = "task" not in start
@@ -93,7 +93,7 @@ def add_measure(
 
 
 def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
-    """Make a pandas DataFrame of the rows; counts that are missing stay whole numbers."""
+    """Make a pandas DataFrame of the rows; columns of counts stay integers even if some are missing."""
     try:
         pandas = import_module("pandas")
     except ImportError:
@@ -107,7 +107,7 @@ def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
 
 
 def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
-    """Add up the confusions of clients to a matrix: a row is a true class, a column a predicted one."""
+    """Add up the confusions of clients to a matrix: rows are true classes, columns predicted ones."""
     counts = np.zeros((classes, classes), np.int64)
     for true, predicted, examples in (cell for cells in confusions for cell in cells or ()):
         counts[true, predicted] += examples
@@ -115,7 +115,7 @@ def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
 
 
 def list_class_accuracies(counts: NDArray[np.int64]) -> list[float | None]:
-    """List the accuracy of each class; None where there are no examples."""
+    """List the accuracy of each class; None for a class without examples."""
     rows = zip(counts.diagonal().tolist(), counts.sum(axis=1).tolist(), strict=True)
     return [right / examples if examples else None for right, examples in rows]
 
@@ -124,9 +124,9 @@ SHOWN_CLIENTS = 3  # in the text of the table of clients
 
 
 class Result:
-    """A run: its numbers, its events, and its trained models.
+    """The result of a run: its numbers, its events and its trained models.
 
-    An unfinished run has the numbers so far: ``finished`` is False, and ``state`` tells the round.
+    An unfinished run has the numbers so far: ``finished`` is False, and ``state`` names the round.
     Numbers need no data; ``personal`` and ``generic`` read the data again. Models are those of the
     last round or, with ``evaluation.keep_best``, of the best round on validation examples.
     """
@@ -141,12 +141,12 @@ class Result:
     # Numbers --------------------------------------------------------------------------------
     @cached_property
     def events(self) -> list[Event]:
-        """The events of the run, as of the first access."""
+        """The events of the run, read on first access."""
         return list(self._run_folder.iterate_events())
 
     @cached_property
     def summary(self) -> Summary:
-        """All numbers; of an unfinished run, as if it ended now."""
+        """All numbers; those of an unfinished run are computed as if it ended now."""
         summary = summarise_so_far(self.events)
         if summary is None:
             raise FolderError(f"{self.folder}: nothing was measured yet ({self.state})")
@@ -178,12 +178,12 @@ class Result:
 
     @property
     def loss_curves(self) -> Mapping[str, Curve]:
-        """Points (round, test loss) of ``G`` and ``P``; of validation examples too, if there are any."""
+        """Points (round, test loss) of ``G`` and ``P``, and of validation examples if there are any."""
         return compute_loss_curves(self.events)
 
     @property
     def loss(self) -> dict[str, float | None]:
-        """The test loss at the end, as in ``result.loss["P"]``; None where it is not finite."""
+        """The test loss at the end, as in ``result.loss["P"]``; None if it is not finite."""
         return self.summary.loss
 
     @property
@@ -217,9 +217,9 @@ class Result:
         return self.summary.model_sha256
 
     def confusion(self, measure: str = "P", client: str | int | None = None) -> NDArray[np.int64]:
-        """Return how often each class (row) was taken for each other (column) in the last evaluation.
+        """Return how often each class (row) was predicted as each class (column) in the last evaluation.
 
-        Needs ``metrics=["confusion"]``. Without a client, of all clients together.
+        The run needs ``metrics=["confusion"]``. Without ``client``, all clients are added up.
         """
         start, last = get_start(self.events), find_last_evaluation(self.events)
         held = last.get("confusion", {}).get(measure) if last else None
@@ -288,15 +288,15 @@ class Result:
     # Models ---------------------------------------------------------------------------------
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the run, with its data."""
+        """The plan of the run, including its data."""
         return self._build_plan()
 
     def personal(
         self, client: str | int, board: str | Path | None = None, merge: bool = False
     ) -> Model:
-        """Return the personal model of a client; with ``merge``, low-rank adapters are in its weights.
+        """Return the personal model of a client; with ``merge``, low-rank adapters are merged into its weights.
 
-        In a run on boards it is on the client's board: ``board`` is the folder of that board
+        After a run on boards, the model is on the client's board: ``board`` is the folder of that board
         (``--folder``), or a copy of it.
         """
         name, plan = str(client), self.plan
@@ -313,7 +313,7 @@ class Result:
         return self._build_model(name, memory, merge)
 
     def generic(self, merge: bool = False) -> Model:
-        """Return the generic model; with ``merge``, low-rank adapters are in its weights."""
+        """Return the generic model; with ``merge``, low-rank adapters are merged into its weights."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.algorithm} has no generic model")
         if self.plan.clients_on_boards and not self.curves["G"]:
@@ -326,7 +326,7 @@ class Result:
 
     @property
     def _server(self) -> Server:
-        """The server after the round whose models are kept."""
+        """The server's state after the round whose models are kept."""
         sizes, kept = self.plan.federation.sizes(), find_kept_round(self.events)
         if kept is not None:
             return self.plan.complete(self._run_folder.load_commit(kept, sizes))
@@ -382,7 +382,7 @@ class Result:
 
 
 class ClientTable(dict[str, ClientResult]):
-    """The clients' results by name; ``clients[7]`` is ``clients["7"]``. Its text is short."""
+    """The clients' results by name; ``clients[7]`` means ``clients["7"]``. Printing it shows few clients."""
 
     def __missing__(self, client: object) -> ClientResult:
         if isinstance(client, int) and str(client) in self:

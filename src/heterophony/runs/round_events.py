@@ -38,7 +38,7 @@ class KeepBest(TypedDict, total=False):
 
 
 class NetNames(TypedDict, total=False):
-    """The nets of clients that have different ones."""
+    """The name of each client's net, if clients have different nets."""
 
     nets: list[str]
 
@@ -94,7 +94,7 @@ RECORDED_OUTSIDE = (
 
 
 class ProtectionFields(TypedDict, total=False):
-    """Keys of the event ``start``."""
+    """Keys of the event ``start`` that describe protections."""
 
     protection: list[dict[str, Any]]
     privacy: dict[str, Any]
@@ -102,7 +102,7 @@ class ProtectionFields(TypedDict, total=False):
 
 
 class SpentFields(TypedDict, total=False):
-    """Keys of the event ``round``."""
+    """Keys of the event ``round`` that describe protections."""
 
     filtered: list[str]
     epsilon: float | None
@@ -110,7 +110,7 @@ class SpentFields(TypedDict, total=False):
 
 
 def describe_protections(plan: Plan) -> ProtectionFields:
-    """Describe the protections and simulated attacks of a run; empty without any."""
+    """Describe the protections and simulated attacks of a run; empty if there are none."""
     found: ProtectionFields = {}
     if plan.protections:
         found["protection"] = [describe_protection(p) for p in plan.protections]
@@ -129,7 +129,7 @@ def describe_protections(plan: Plan) -> ProtectionFields:
 
 
 def list_outside(plan: Plan) -> list[str]:
-    """List what is known of a client and not covered by ε."""
+    """List the facts about a client that are recorded but not covered by ε."""
     tensors = [f"tensor {name}" for name in list_unprotected(plan)]
     aside = ["personal parameters, averaged to measure G"] if plan.averages_personal else []
     return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
@@ -142,9 +142,9 @@ def describe_protected_round(
     trained: Sequence[Reply],
     spent: float | None,
 ) -> SpentFields:
-    """Describe what the protections did in round ``t``, and ε after it; empty without any.
+    """Describe what the protections did in round ``t``, and ε after it; empty without protections.
 
-    ``trained`` are all replies of the round, ``spent`` is ε before it.
+    ``trained`` are all replies of the round; ``spent`` is ε before it.
     """
     found: SpentFields = {"filtered": list(filtered)} if filtered else {}
     run = describe_plan(plan)
@@ -160,7 +160,7 @@ OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the ev
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRound:
-    """What one round of training consisted of."""
+    """The clients, replies and times of one finished round of training."""
 
     t: int
     selected: Sequence[str]  # clients; one that was drawn twice is here twice
@@ -214,7 +214,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
 
 
 def describe_compute(plan: Plan, compute: Compute) -> ComputeFields:
-    """Describe where and how a run computes; leave out what is usual."""
+    """Describe the device and precision of a run; defaults are left out."""
     found: ComputeFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
@@ -255,7 +255,7 @@ def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts
 
 
 def collect_losses(plan: Plan, replies: Sequence[Reply], measure: str) -> list[float | None]:
-    """List the mean losses in client order; None where it is not finite."""
+    """List the mean losses in client order; None for a loss that is not finite."""
     known = {r.client: r.metrics for r in replies}
     return [known.get(c, {}).get(f"{LOSS_PREFIX}{measure}") for c in plan.federation.clients]
 
@@ -282,7 +282,7 @@ def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> Co
 
 
 def to_count(plan: Plan, value: float) -> float:
-    """Return the sum of a score as it is recorded: correct answers are whole numbers."""
+    """Return the sum of a score as recorded; numbers of correct answers become integers."""
     return int(value) if plan.task.name == "classification" else float(value)
 
 
@@ -325,7 +325,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
 
 
 def count_sent_bytes(done: FinishedRound) -> int:
-    """Count the bytes that the selected clients were sent; many of them receive the same tensors."""
+    """Count the bytes sent to the selected clients; many of them receive the same tensors."""
     models = {id(tensors): tensors for tensors in done.sent.values()}
     sizes = {key: tensors.nbytes for key, tensors in models.items()}
     return sum(sizes[id(done.sent[c])] for c in done.selected)
@@ -336,13 +336,13 @@ def is_loss(metric: str) -> bool:
 
 
 def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> PersonalBytes:
-    """Count the bytes of personal parameters that left a device; a simulation has no devices."""
+    """Count the bytes of personal parameters that left a board; empty in a simulation."""
     sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_boards else 0
     return {"personal_bytes": sent} if sent else {}
 
 
 def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
-    """List the clients without a merged reply, and the simulated time; empty without faults."""
+    """List the clients without a merged reply, and the simulated time; empty if nothing can fail."""
     if plan.fault_free and len(done.trained) == len(done.selected) and not done.refused:
         return {}
     replied = {r.client for r in done.trained}

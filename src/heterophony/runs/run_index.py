@@ -72,7 +72,7 @@ def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def check_event(path: Path, content: dict[str, Any]) -> Event:
-    """Return what a line says as an event; it must name its kind."""
+    """Return the content of a line as an event; raise FolderError if it does not name its kind."""
     if not isinstance(content.get("event"), str):
         raise FolderError(f"{path} is damaged: a line is not an event")
     return cast(Event, content)
@@ -87,7 +87,7 @@ def find_runs(path: Path) -> Iterator[Path]:
 
 
 def list_member_runs(parent: Path) -> list[Path]:
-    """List the run folders in a folder, in the order of ``compare.json``, else by name and number."""
+    """List the run folders in a folder, in the order of ``compare.json``, otherwise in natural order."""
     rank = {name: i for i, name in enumerate(read_run_order(parent / "compare.json"))}
     folders = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
     return sorted(
@@ -96,7 +96,7 @@ def list_member_runs(parent: Path) -> list[Path]:
 
 
 def read_run_order(path: Path) -> list[str]:
-    """Read the names of a comparison's runs in their order; none without the file."""
+    """Read the names of a comparison's runs in their order; empty if the file does not exist."""
     if not os.path.lexists(path):
         return []
     content = read_json(path)
@@ -110,7 +110,7 @@ EarlyStop = Mapping[str, float]  # round, accuracy and limit of an abandoned tri
 
 
 def read_stop(folder: Path) -> EarlyStop | None:
-    """Read after which round a trial was abandoned; None if it was not."""
+    """Read the round after which a trial was stopped early; None if it was not."""
     path = folder / STOPPED_FILE
     if not path.is_file():
         return None
@@ -122,7 +122,7 @@ def read_stop(folder: Path) -> EarlyStop | None:
 
 
 def describe_stop(stop: EarlyStop) -> str:
-    """Describe after which round a trial was abandoned, and why."""
+    """Describe when a trial was stopped early, and why."""
     return (
         f"stopped after round {stop['round']:.0f}: {100 * stop['accuracy']:.2f} % is below the median"
         f" of earlier trials, {100 * stop['limit']:.2f} %"

@@ -1,4 +1,4 @@
-"""The summary of a run, which ``result.json`` holds: computed from its events alone."""
+"""The summary of a run, as stored in ``result.json``: computed only from its events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MetricCurve = list[tuple[int, float]]
 def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, MetricCurve]]:
     """Return (round, value) points by metric and measure (``G``, ``P``, ``G_valid``, ``P_valid``).
 
-    Values are averaged over clients as the metric's pooling says.
+    Values are averaged over clients on the scale of the metric's ``pooling``.
     """
     start = get_start(events)
     sizes = {"G": start["test"], "P": start["test"]}
@@ -72,7 +72,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class NetResult:
-    """Accuracy of the personal models of the clients that have one net, at the end."""
+    """Accuracy of the personal models of all clients that have the same net, at the end."""
 
     P: float | None  # pooled over their test examples
     clients: int
@@ -83,7 +83,7 @@ class Summary:
     """The content of ``result.json``. Accuracies are fractions, pooled over all test examples.
 
     ``P_mean`` is P as the mean over clients, as some papers report it. ``fairness``, ``clients``,
-    ``loss`` and ``metrics`` are those of the models that the run keeps: of the last round, or of
+    ``loss`` and ``metrics`` describe the models that the run keeps: those of the last round, or of
     ``kept_round``.
     """
 
@@ -124,7 +124,7 @@ class Summary:
     stopped: str = ""  # why the run ended before its last round, if it did
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data for JSON; without what only other tasks have."""
+        """Return the summary as plain data for JSON, leaving out values that only other tasks have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
@@ -219,7 +219,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
 def build_client_results(
     start: StartEvent, last: EvaluationEvent, rounds: Sequence[RoundEvent]
 ) -> dict[str, ClientResult]:
-    """Return each client's result in the last evaluation; ``generic`` only if G was measured."""
+    """Return each client's result in the last evaluation; ``generic`` is set only if G was measured."""
     assert last["P"] is not None
     correct, counts = require_counts(last["P"]), last["G"] and require_counts(last["G"])
     participations = Counter(c for e in rounds for c in e["clients"])
@@ -237,7 +237,7 @@ def build_client_results(
 
 
 def summarise_nets(start: StartEvent, clients: Mapping[str, ClientResult]) -> dict[str, NetResult]:
-    """Return P of the clients with each net; empty if all have the same."""
+    """Return P of the clients with each net; empty if all clients have the same net."""
     found = dict[str, list[ClientResult]]()
     for net, result in zip(start.get("nets", ()), clients.values(), strict=False):
         found.setdefault(net, []).append(result)
@@ -259,15 +259,15 @@ def summarise_losses(events: Sequence[Event]) -> dict[str, float | None]:
 
 
 def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:
-    """Return where and how the run computed, as far as it was not on the CPU in float32."""
+    """Describe device and precision of the run if they are not the CPU and float32."""
     found = {k: v for k, v in start.items() if k in ("device", "deterministic", "precision")}
     return {k: v for k, v in found.items() if (k, v) != ("device", "cpu")}
 
 
 def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, float | None]:
-    """Average the examples that clients went through, and relate them to FedAvg's.
+    """Average the number of examples that clients went through, and divide it by that of FedAvg.
 
-    Both are None if not every round recorded them.
+    Both are None if some round did not record them.
     """
     if not rounds or any("examples" not in e or "fedavg_examples" not in e for e in rounds):
         return None, None
@@ -276,7 +276,7 @@ def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, floa
 
 
 def require_counts(counts: Counts) -> list[float]:
-    """Return the counts if every client has one, else raise ValueError."""
+    """Return the counts if every client has one; otherwise raise ValueError."""
     known = [c for c in counts if c is not None]
     if len(known) < len(counts):
         raise ValueError("a client was never evaluated")
@@ -287,7 +287,7 @@ STANDARD_ERRORS = 2  # within which an accuracy may be chance
 
 
 def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
-    """Return a remark if a run has not left chance level; None if it has.
+    """Return a warning if a run has not risen above chance level, otherwise None.
 
     Both the last evaluation and the mean of the last ten must be within noise of the level.
     """
@@ -312,7 +312,7 @@ def is_within(accuracy: Accuracy, limit: float) -> bool:
 
 
 def compute_chance_level(start: StartEvent) -> float:
-    """Return the share of the largest class among all training examples, at least 1 / classes."""
+    """Return the fraction of the largest class among all training examples, at least 1 / classes."""
     counts = [sum(column) for column in zip(*start["labels"], strict=True)]
     largest: float = max(counts) / max(1, sum(counts))
     return max(largest, 1 / len(start["classes"]))
