@@ -260,7 +260,7 @@ def test_auxiliary_outputs_are_answered_in_one_line(clients):
     with pytest.raises(ConfigError) as caught:
         run(clients, model=WithAuxiliary())
     assert str(caught.value) == (
-        "WithAuxiliary returns tuple, not a tensor; return the logits alone, or an object that has them"
+        "WithAuxiliary returns tuple, not a tensor; return only the logits, or an object that has them"
         " as .logits (auxiliary outputs may be beside them; their loss is for an algorithm's"
         " client.fit(loss=…))"
     )
