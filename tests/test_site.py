@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.browser import find_browser
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +80,18 @@ def test_nothing_is_loaded_from_the_network(site):
     assert [page for page in pages if 'data-md-component="source"' in page] == []  # asks GitHub
     style = "".join(file.read_text() for file in site.rglob("*.css"))
     assert re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*|@import[^;]*", style) == []
+
+
+def test_no_line_of_code_runs_off_the_edge(site):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        for name in ("papers", "protection", "boards"):
+            tab.goto(f"file://{site}/how-to/{name}.html")
+            wide = "[...document.querySelectorAll('pre code')].filter(e => e.scrollWidth > e.clientWidth)"
+            assert tab.evaluate(f"{wide}.map(e => e.innerText)") == []
+        browser.close()
 
 
 def test_every_algorithm_has_a_page(site):
