@@ -37,6 +37,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root, self.current = root, ""
+        self.hosts: dict[str, str] = {}  # by process: the machine where it runs, besides its own
         self.names: dict[str, dict[str, int]] = {}  # by folder: its synced entries
         self.content: dict[int, bytes] = {}  # by inode: what was synced
         self.armed: list[list[Any]] = []  # who, kind, steps to go
@@ -122,7 +123,7 @@ class Disk:
             raise KilledError
         for fault in list(self.armed):
             who, kind, left = fault
-            if who != self.current:
+            if who not in (self.current, self.hosts.get(self.current)):
                 continue
             fault[2] = left - 1
             if left > 0 or (kind in ("full", "EIO") and not fails):
@@ -132,10 +133,11 @@ class Disk:
             self.armed.remove(fault)
             if kind == "EIO":
                 raise OSError(errno.EIO, "Input/output error", str(path))
+            self.dead |= {who, self.current}
             if kind == "power cut":
-                self.struck.add(self.current)
+                self.struck.add(who)
             if not tears:
-                self.kill()
+                raise KilledError
             return True
         return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import re
 import secrets
 import shutil
 import tempfile
@@ -31,6 +32,8 @@ from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.journal import StatusWriter
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.blobs import ReplyStore
+from heterophony.boards.protocol.board_session import JobQueue, rank_control
+from heterophony.boards.protocol.messages import Control
 from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.boards.server import ServerHooks, serve
 from heterophony.boards.transport import queues
@@ -53,11 +56,13 @@ from heterophony.studies.run import execute_plan
 from .fault_disk import Disk, KilledError
 from .fault_network import Fault, Network, SimulatedTransport
 
-SERVER, RUN = "server", "run"
+SERVER, WORKER, RUN = "server", "worker", "run"
+GO_BACK = re.compile(r"or delete (\S+) to go back to round")
 HOLDS = {"one": ["0", "2"], "two": ["1"]}
 CALM_AFTER, LIMIT = 40.0, 3000.0  # seconds of virtual time
 DISK_KINDS = ("full", "EIO", "kill at step", "power cut")
 DRIVER_KINDS = (*DISK_KINDS, "power cut", "kill at step", "rot")
+WORKER_KINDS = ("full", "EIO", "kill at step")
 BOARD_KINDS = (
     *("lose", "repeat", "delay", "damage", "cut in", "cut out", "cut"),
     *DISK_KINDS,
@@ -284,6 +289,7 @@ class World:
         self.loaded: dict[str, int] = {}
         self.rotten: dict[str, Random] = {}  # machines whose disk damages a file when they stop
         self.released: dict[object, str] = {}
+        self.answered = set[tuple[str, str, int]]()  # board, job and attempt
         for who in (SERVER, *HOLDS):
             (root / who).mkdir()
             self.disk.names[str(root / who)] = {}
@@ -316,6 +322,9 @@ class World:
                 (RunFolder, "restore_newest_commit", self.watch_restore()),
                 (job_codec, "make_assigned", self.watch_assigned(job_codec.make_assigned)),
                 (ReplyStore, "put", self.watch_reply(ReplyStore.put)),
+                (ReplyStore, "read_range", self.watch_content(ReplyStore.read_range)),
+                (JobQueue, "finish_current", self.watch_answer(JobQueue.finish_current)),
+                (JobQueue, "handle_control", self.watch_control(JobQueue.handle_control)),
                 (loop, "gather_replies", self.watch_merge(loop.gather_replies)),
             ):
                 enter(mock.patch.object(owner, name, replacement))
@@ -367,6 +376,35 @@ class World:
         def watched(store: ReplyStore, done: Any, reply: bytes) -> None:
             self.release(("reply", done.id), done.reply.sha256)
             put(store, done, reply)
+
+        return watched
+
+    def watch_content(self, read_range: Any) -> Any:
+        def watched(store: ReplyStore, done: Any, offset: int, size: int) -> bytes:
+            whole = read_range(store, done, 0, done.reply.size)
+            if hashlib.sha256(whole).hexdigest() != done.reply.sha256:
+                raise PromiseError(f"a board sends a damaged reply to job {done.id}")
+            return whole[offset : offset + size]
+
+        return watched
+
+    def watch_answer(self, finish: Any) -> Any:
+        def watched(jobs: JobQueue, reply: bytes, seconds: float, now: float) -> Any:
+            assert jobs.current is not None
+            answer = self.disk.current, jobs.current.id, jobs.current.attempt
+            if answer in self.answered:
+                raise PromiseError(f"board {answer[0]} does job {answer[1]} again")
+            out = finish(jobs, reply, seconds, now)
+            self.answered.add(answer)
+            return out
+
+        return watched
+
+    def watch_control(self, handle: Any) -> Any:
+        def watched(jobs: JobQueue, control: Control, now: float) -> Any:
+            if jobs.control and rank_control(control) < rank_control(jobs.control):
+                raise PromiseError(f"board {self.disk.current} goes back to an older state")
+            return handle(jobs, control, now)
 
         return watched
 
@@ -458,22 +496,33 @@ class World:
             self.disk.struck.discard(who)
             seed = (self.cuts.get(who) or [0])[-1]
             self.disk.cut_power(self.disk.root / who, Random(seed))
+            self.forget_answers(who)
         if who in self.rotten and who in self.disk.dead:
             self.damage_newest(who, self.rotten.pop(who))
         self.disk.dead.discard(who)
 
     def damage_newest(self, who: str, draw: Random) -> None:
-        """Damage the newest commit, if there is one to fall back to, or a reply of a board."""
-        pattern = f"{RUN}/commits/0*" if who == SERVER else f"{RUN}/replies/[0-9a-f]*"
-        found = sorted((self.disk.root / who).glob(pattern))
+        """Damage the newest commit or a memory that only it needs, or a reply of a board."""
+        folder = self.disk.root / who / RUN
+        found = sorted(folder.glob("commits/0*" if who == SERVER else "replies/[0-9a-f]*"))
         if len(found) < (2 if who == SERVER else 1):
             return
-        content = bytearray(found[-1].read_bytes())
-        content[draw.randrange(len(content))] ^= 0x55
-        found[-1].write_bytes(content)
-        self.disk.sync(found[-1])
+        path = found[-1]
         if who == SERVER:
             self.committed = min(self.committed, int(found[-2].name))
+            newest = f"{int(path.name) - 1:07d}"
+            path = draw.choice([path, *sorted(folder.glob(f"commits/clients/*/{newest}"))])
+        content = bytearray(path.read_bytes())
+        if not content:
+            return
+        content[draw.randrange(len(content))] ^= 0x55
+        path.write_bytes(content)
+        self.disk.sync(path)
+        self.forget_answers(who)
+
+    def forget_answers(self, who: str) -> None:
+        """Let boards do jobs again: after damage on their disk, or on the server's, which goes back."""
+        self.answered = {a for a in self.answered if who not in (a[0], SERVER)}
 
     # The server -----------------------------------------------------------------------------
     def run_to_end(self) -> None:
@@ -497,6 +546,10 @@ class World:
         except (StorageError, EngineError, KilledError):
             return False
         except HeterophonyError as error:
+            if advice := GO_BACK.search(str(error)):  # after damage to a memory
+                self.disk.current = ""  # its user does so
+                Path(advice[1]).unlink()
+                return False
             raise PromiseError(f"the server cannot go on: {error}") from error
         finally:
             self.end_program(SERVER)
@@ -571,31 +624,54 @@ class Board:
 
 
 class LingeringWorkers(Engine):
-    """Does jobs in any order, as a pool; workers of a driver that was killed may finish theirs later."""
+    """Does jobs in any order, as a pool; workers of a driver that was killed may finish theirs later.
 
-    def __init__(self, plan: Plan, store: ClientStore, orphans: list[Any], draw: Random) -> None:
+    A worker has the disk of the driver, and can be killed: then another does its job.
+    """
+
+    def __init__(
+        self, plan: Plan, store: ClientStore, orphans: list[Any], draw: Random, disk: Disk
+    ) -> None:
         self.plan, self.store, self.orphans, self.draw = plan, store, orphans, draw
+        self.disk = disk
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         left = list(jobs)
         self.draw.shuffle(left)
         self.orphans += [(self.plan, job, self.store) for job in left]
         while left:
-            job = left.pop()
             if self.orphans and self.draw.random() < 0.5:
                 orphan = self.orphans.pop(self.draw.randrange(len(self.orphans)))
-                SHARED(*orphan)
-            yield SHARED(self.plan, job, self.store)
+                self.work(*orphan)
+            reply = self.work(self.plan, left[-1], self.store)
+            if reply is not None:
+                left.pop()
+                yield reply
         self.orphans.clear()
+
+    def work(self, *job: Any) -> Reply | None:
+        """Do a job in a worker; None if it is killed, and its driver is not."""
+        self.disk.current = WORKER
+        try:
+            return SHARED(*job)
+        except KilledError:
+            if SERVER in self.disk.dead:
+                raise
+            return None
+        finally:
+            self.disk.end_process(WORKER)
+            self.disk.dead.discard(WORKER)
+            self.disk.current = SERVER
 
 
 def run_simulation(world: World, pool: bool) -> None:
     """Run a simulation on a faulty disk until it ends."""
     orphans: list[Any] = []
+    world.disk.hosts[WORKER] = SERVER
 
     def create_engine(spec: EngineSpec, plan: Plan, store: FolderClientStore) -> Engine:
         if pool:
-            return LingeringWorkers(plan, store, orphans, world.draw)
+            return LingeringWorkers(plan, store, orphans, world.draw, world.disk)
         return Serial(plan, store, spec)
 
     def play(folder: RunFolder) -> None:
@@ -624,20 +700,19 @@ def get_kind(seed: int) -> str:
 
 def draw_faults(seed: int) -> list[Fault]:
     """Draw the faults of a seed."""
-    draw, on_boards = Random(seed), get_kind(seed) == "boards"
-    kinds = BOARD_KINDS if on_boards else DRIVER_KINDS
-    machines = [SERVER, *HOLDS] if on_boards else [SERVER]
-    return [
-        Fault(
-            draw.choice(kinds),
-            draw.choice(machines),
-            draw.uniform(0, CALM_AFTER / 2),
-            draw.uniform(1, CALM_AFTER / 2),
-            int(draw.expovariate(1 / 25)),
-            draw.getrandbits(32),
-        )
-        for _ in range(draw.randint(1, 8))
-    ]
+    draw, kind = Random(seed), get_kind(seed)
+    places = {
+        "boards": [(who, BOARD_KINDS) for who in (SERVER, *HOLDS)],
+        "serial": [(SERVER, DRIVER_KINDS)],
+        "pool": [(SERVER, DRIVER_KINDS), (WORKER, WORKER_KINDS)],
+    }[kind]
+    faults = []
+    for _ in range(draw.randint(1, 8)):
+        who, kinds = draw.choice(places)
+        at, seconds = draw.uniform(0, CALM_AFTER / 2), draw.uniform(1, CALM_AFTER / 2)
+        step, own_seed = int(draw.expovariate(1 / 25)), draw.getrandbits(32)
+        faults.append(Fault(draw.choice(kinds), who, at, seconds, step, own_seed))
+    return faults
 
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None) -> World:
