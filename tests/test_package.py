@@ -72,6 +72,28 @@ def test_forms_and_workflows_can_be_read():
         assert [a for a in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}", a)] == []  # pinned
 
 
+def test_every_action_of_the_workflows_is_named_by_its_commit():
+    found = {
+        line.strip()
+        for file in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in file.read_text().splitlines()
+        if "uses:" in line
+    }
+    pinned = re.compile(r"(- )?uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert len(found) > 5
+    assert [line for line in found if not pinned.fullmatch(line)] == []
+    names = [re.search(r"uses: (\S+)@(\S+)", line) for line in found]
+    assert len({n[1] for n in names}) == len({n[0] for n in names})  # one commit of each
+
+
+def test_workflows_run_scripts_that_exist_and_install_tools_of_a_version():
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = file.read_text()
+        assert all((ROOT / script).is_file() for script in re.findall(r"\bscripts/\w+", text))
+        tools = re.findall(r"pip install ((?!-c |\.)\S+)", text)
+        assert all("==" in tool for tool in tools), tools
+
+
 def test_the_conda_recipe_has_the_version_and_the_dependencies_of_the_package():
     recipe = yaml.safe_load((ROOT / "packaging" / "conda-forge" / "recipe.yaml").read_text())
     assert recipe["context"]["version"] == heterophony.__version__.partition(".dev")[0]

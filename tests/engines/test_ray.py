@@ -589,6 +589,16 @@ def hold(folder: Path, claimed: object) -> None:
     signal.pause()
 
 
+@pytest.mark.parametrize("length", [5, 12, 16, 20, 30, 60])
+def test_the_sockets_of_ray_fit_into_the_path_of_its_folder(monkeypatch, length):
+    monkeypatch.setattr(temp_folders.tempfile, "tempdir", "/" + "t" * (length - 1))
+    session = "session_2026-11-18_20-57-18_826646_4194304/sockets/plasma_store"
+    path = temp_folders.find_temp_root() / f"ray-{secrets.token_hex(4)}" / session
+    assert len(str(path)) <= 107
+    if length < 12:
+        assert path.is_relative_to(temp_folders.tempfile.gettempdir())
+
+
 def test_what_a_killed_process_leaves_is_removed_by_the_next(monkeypatch, tmp_path):
     monkeypatch.setattr(temp_folders, "find_temp_root", lambda: tmp_path / "root")
     start_fork_server()

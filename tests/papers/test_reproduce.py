@@ -405,6 +405,16 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
         create_run_folders(other, tmp_path)
 
 
+def test_clients_with_different_nets_go_on_in_the_folder_that_names_them(tmp_path):
+    small = table("different-nets", "HeteroFL")
+    create_run_folders(small, tmp_path)
+    create_run_folders(small, tmp_path)
+    config = tmp_path / small.runs[0].folder_name / "config.toml"
+    config.write_text(config.read_text().replace("digitsnet@0.5", "smallcnn"))
+    with pytest.raises(FolderError, match=r"other settings \(model.group is"):
+        create_run_folders(small, tmp_path)
+
+
 def test_labels_are_names_of_folders_and_differ():
     for found in load_tables():
         full = [CellRun(c, 0).folder_name for c in found.cells]

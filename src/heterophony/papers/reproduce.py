@@ -195,16 +195,28 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 
 
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
-    """Check that an existing folder holds the same cell; this does not need the data."""
+    """Check that an existing folder holds the same cell; only groups of nets need the data."""
     try:
         written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
         raise FolderError(f"{folder.config_file} is damaged: {error}") from None
-    for key, asked, there in find_differences(task.config, written):
+    for key, asked, there in find_differences(name_groups(task.config), written):
         raise FolderError(
             f"{folder.path} holds a run with other settings ({key} is {there}, not {asked});"
             " choose another --out"
         )
+
+
+def name_groups(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell's settings with the clients of every group of nets, as its folder names them."""
+    model = settings.get("model", {})
+    if not {"group", "groups"} & set(model):
+        return settings
+    text = RunSpec(resolve_config(settings)).load_data().to_toml()
+    written = tomllib.loads(text)["model"]
+    other = {k: v for k, v in model.items() if k not in ("group", "groups")}
+    named = {k: written[k] for k in ("name", "group") if k in written}
+    return settings | {"model": other | named}
 
 
 def find_differences(

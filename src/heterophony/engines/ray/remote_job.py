@@ -36,7 +36,8 @@ from ...jobs.work import work
 from ..child_processes import configure_torch, make_sendable
 from ..wire import TensorCache
 
-MAX_PATH_LENGTH = 40  # a socket's path has at most 107 bytes, of which Ray uses 62 below its folder
+# a socket's path has at most 107 bytes, of which Ray uses up to 64 below its folder
+MAX_PATH_LENGTH = 107 - 64 - len("/ray-12345678")
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def remove_temp_folder(name: str) -> None:
 
 def find_temp_root() -> Path:
     """Find where the folders are: below the user's temporary folder, or /tmp if that is long."""
-    users = Path(tempfile.gettempdir())
-    parent = users if len(str(users)) < MAX_PATH_LENGTH else Path("/tmp")  # noqa: S108
-    return parent / f"heterophony-{os.getuid()}"
+    name = f"heterophony-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / name
+    return folder if len(str(folder)) <= MAX_PATH_LENGTH else Path("/tmp", name)  # noqa: S108
 
 
 def make_lock_path(folder: Path) -> Path:
