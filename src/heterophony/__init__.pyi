@@ -44,6 +44,7 @@ from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.ffa_lora import FFALoRA as FFALoRA
 from .algorithms.fixhead import FixHead as FixHead
 from .algorithms.floco import Floco as Floco
+from .algorithms.flora import FLoRA as FLoRA
 from .algorithms.fml import FML as FML
 from .algorithms.gausshead import GaussHead as GaussHead
 from .algorithms.gpfl import GPFL as GPFL

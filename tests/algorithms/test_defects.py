@@ -45,6 +45,7 @@ from heterophony.algorithms import (
     fedpac,
     fedreg,
     floco,
+    flora,
     ifca,
     knnper,
     pefll,
@@ -108,6 +109,7 @@ from heterophony.core.client import TrainingPass
 from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.randomness import seeded
 from heterophony.core.samples import ClientData
+from heterophony.core.tensors import Tensors
 from heterophony.engines import base
 from heterophony.engines.base import Serial, sort_jobs
 from heterophony.jobs import evaluation, plan, work
@@ -1532,6 +1534,39 @@ def peflls_embedding_is_detached(patch: Patch) -> None:
     patch.setattr(pefll, "embed", lambda w, p: compute(w, p).detach())
 
 
+def check_floras_net_moves_by_the_mean_of_the_products():
+    """The layer is as wide as the rank, so that the first axis of A and B has one length."""
+    draw = torch.Generator().manual_seed(1)
+    shapes = {"flora/A/w": (6, 5), "flora/B/w": (6, 6), "bias": (2,)}
+    sent = [
+        Tensors({k: torch.randn(shape, generator=draw) for k, shape in shapes.items()})
+        for _ in range(2)
+    ]
+    replies = [Reply(str(i), "train", w, n, n) for i, (w, n) in enumerate(zip(sent, (1, 3), strict=True))]
+    before = Tensors({"w": torch.ones(6, 5), "bias": torch.ones(2)})
+    after = flora.FLoRA().merge(Server(0, {"0": 1, "1": 3}, before), replies).model
+    products = [w["flora/B/w"] @ w["flora/A/w"] for w in sent]
+    torch.testing.assert_close(after["w"], 1 + products[0] / 4 + products[1] * 3 / 4)
+    torch.testing.assert_close(after["bias"], sent[0]["bias"] / 4 + sent[1]["bias"] * 3 / 4)
+
+
+def flora_tells_a_from_b_by_its_length(patch: Patch) -> None:
+    """What has as many rows as the rank is A: weighted, and stacked along its first axis."""
+
+    def stack(replies, name):
+        total, parts = sum(r.weight for r in replies), []
+        for prefix in (flora.A, flora.B):
+            found = [r.tensors[prefix + name] for r in replies]
+            is_a = len(found[0]) == len(replies[0].tensors[flora.A + name])
+            shares = [r.weight / total if is_a else 1.0 for r in replies]
+            weighted = [w * share for w, share in zip(found, shares, strict=True)]
+            parts.append(torch.cat(weighted, 0 if is_a else 1))
+        a, b = parts
+        return b @ a
+
+    patch.setattr(flora, "stack", stack)
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1694,6 +1729,9 @@ DEFECTS = [
            check_floco_draws_points_of_the_simplex, floco_draws_points_beside_the_simplex),
     Defect("PeFLL's embedding is detached",
            check_peflls_embedding_is_trained, peflls_embedding_is_detached),
+    Defect("FLoRA tells A from B by its length",
+           check_floras_net_moves_by_the_mean_of_the_products, flora_tells_a_from_b_by_its_length,
+           RuntimeError),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

@@ -79,7 +79,7 @@ def test_bytes_relative_to_fedavg_are_those_checked_by_hand(name):
 
 
 # what clients receive and do not send: models of other clusters, what the server trains
-ONLY_DOWN = {"fedgen": "generator.", "fedgh": "head.", "ifca": "clusters."}
+ONLY_DOWN = {"fedgen": "generator.", "fedgh": "head.", "flora": "base.", "ifca": "clusters."}
 
 
 @every_algorithm

@@ -71,6 +71,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "ffa_lora": "FFALoRA",
     "fixhead": "FixHead",
     "floco": "Floco",
+    "flora": "FLoRA",
     "fml": "FML",
     "gausshead": "GaussHead",
     "gpfl": "GPFL",

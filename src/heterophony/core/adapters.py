@@ -26,13 +26,19 @@ LORA_A, LORA_B = "*lora_A*", "*lora_B*"  # patterns that also match the names of
 
 
 class LoRALinear(nn.Linear):
-    """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022."""
+    """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022.
+
+    ``update`` is None, or what is added to the weight beside the adapter: adapters merged before.
+    """
+
+    update: nn.Parameter | None
 
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         for name, parameter in layer._parameters.items():
             self.register_parameter(name, parameter)
+        self.register_parameter("update", None)
         self.scale = scale
         self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
         self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
@@ -43,7 +49,7 @@ class LoRALinear(nn.Linear):
 
     def forward_plain(self, x: Tensor) -> Tensor:
         """Compute the output of the layer without its low-rank update."""
-        return super().forward(x)
+        return F.linear(x, add_update(self), self.bias)
 
     def forward_update(self, x: Tensor) -> Tensor:
         """Compute what the low-rank update adds to the output."""
@@ -51,11 +57,13 @@ class LoRALinear(nn.Linear):
 
     def compute_merged_weight(self) -> Tensor:
         """Return the weight of a plain layer with the same outputs."""
-        return self.weight + self.scale * (self.lora_B @ self.lora_A)
+        return add_update(self) + self.scale * (self.lora_B @ self.lora_A)
 
 
 class LoRAConv2d(nn.Conv2d):
     """A convolution plus a convolution to ``rank`` channels and a 1x1 convolution from them."""
+
+    update: nn.Parameter | None
 
     def __init__(self, layer: nn.Conv2d, rank: int, scale: float) -> None:
         nn.Module.__init__(self)
@@ -64,6 +72,7 @@ class LoRAConv2d(nn.Conv2d):
         self._reversed_padding_repeated_twice = layer._reversed_padding_repeated_twice
         for name, parameter in layer._parameters.items():
             self.register_parameter(name, parameter)
+        self.register_parameter("update", None)
         self.scale = scale
         out, into, *kernel = layer.weight.shape
         self.lora_A = nn.Parameter(layer.weight.new_empty(rank, into, *kernel))
@@ -75,7 +84,8 @@ class LoRAConv2d(nn.Conv2d):
 
     def forward_plain(self, x: Tensor) -> Tensor:
         """Compute the output of the layer without its low-rank update."""
-        return super().forward(x)
+        out: Tensor = self._conv_forward(x, add_update(self), self.bias)
+        return out
 
     def forward_update(self, x: Tensor) -> Tensor:
         """Compute what the low-rank update adds to the output."""
@@ -84,7 +94,12 @@ class LoRAConv2d(nn.Conv2d):
     def compute_merged_weight(self) -> Tensor:
         """Return the weight of a plain layer with the same outputs."""
         product = torch.einsum("or,rihw->oihw", self.lora_B[:, :, 0, 0], self.lora_A)
-        return self.weight + self.scale * product
+        return add_update(self) + self.scale * product
+
+
+def add_update(layer: LoRALinear | LoRAConv2d) -> Tensor:
+    """Return the weight of a layer without its adapter."""
+    return layer.weight if layer.update is None else layer.weight + layer.update
 
 
 class BottleneckAdapter(nn.Module):
@@ -245,7 +260,7 @@ def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
     """Return a plain layer with the same outputs as an adapted one."""
     plain: Any = copy_module(layer)
     plain.weight.copy_(layer.compute_merged_weight())
-    del plain.lora_A, plain.lora_B, plain.scale
+    del plain.lora_A, plain.lora_B, plain.scale, plain.update
     plain.__class__ = type(layer).__base__
     return plain  # type: ignore[no-any-return]
 

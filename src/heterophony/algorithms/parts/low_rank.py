@@ -165,15 +165,29 @@ class DualAdapter(nn.Module):
         return plain + (1 - mix) * self.common.forward_update(x) + mix * self.own.forward_update(x)
 
 
-def add_personal_adapters(net: Net) -> Net:
-    """Add a second, personal adapter to every layer that has a low-rank adapter."""
-    layers = list(iterate_lora_layers(net))
+def list_lora_layers(net: Net, what: str) -> dict[str, LoRALinear | LoRAConv2d]:
+    """List the layers that ``LoRA`` adapted by name; ``what`` says what an algorithm does to them."""
+    layers = dict(iterate_lora_layers(net))
     if not layers:
         raise ConfigError(
-            "algorithm: feddpa adds a second adapter to LoRA layers of this package, and the model has"
-            " adapters of another one; give the plain model, with model.adapter or hp.LoRA"
+            f"algorithm: {what} LoRA layers of this package, and the model has adapters of another"
+            " one; give the plain model, with model.adapter or hp.LoRA"
         )
-    for path, layer in layers:
+    return layers
+
+
+def draw_adapter(layer: LoRALinear | LoRAConv2d, rank: int) -> None:
+    """Give the layer a new adapter of this rank: A is drawn, B is 0."""
+    a, b = layer.lora_A, layer.lora_B
+    drawn = nn.init.kaiming_uniform_(torch.empty(rank, *a.shape[1:]), a=5**0.5)
+    layer.lora_A = nn.Parameter(drawn.to(a))
+    layer.lora_B = nn.Parameter(b.new_zeros(len(b), rank, *b.shape[2:]))
+
+
+def add_personal_adapters(net: Net) -> Net:
+    """Add a second, personal adapter to every layer that has a low-rank adapter."""
+    layers = list_lora_layers(net, "feddpa adds a second adapter to")
+    for path, layer in layers.items():
         parent, _, name = path.rpartition(".")
         setattr(net.get_submodule(parent), name, DualAdapter(layer))
     return net
