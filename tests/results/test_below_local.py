@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers.made_runs import played, stored
+from helpers.support import played as short
+from heterophony.core.files import read_json
 from heterophony.results.comparison import compare_runs
 from heterophony.results.comparison_tables import build_comparison_table, build_overview_tables
 from heterophony.results.runs import load_runs
@@ -55,3 +57,30 @@ def test_runs_with_different_nets_are_one_series_and_have_a_table_by_net(tmp_pat
     mlp = [3 / 6, 3 / 4]  # of client b with seed 0, of client a with seed 1
     cells = {column.name: cell for column, cell in zip(by_net.columns, by_net.rows[0], strict=True)}
     assert cells["mlp"].value == pytest.approx(sum(mlp) / 2)
+
+
+@pytest.mark.parametrize("first", ["local", "fedper"])
+def test_result_json_has_it_whichever_run_ends_first(tmp_path, first):
+    later = {"local": "fedper", "fedper": "local"}[first]
+    for name in (first, later, "fedavg"):
+        short(name, out=tmp_path / name)
+    short("fedper", seed=1, out=tmp_path / "another seed")
+    compared = compare_runs(load_runs([tmp_path / n for n in (first, later, "fedavg")]))
+    rows = {row.algorithm: row for row in compared}
+    for name in ("fedper", "fedavg"):
+        found = read_json(tmp_path / name / "result.json")["below_local"]
+        assert found == rows[name].spreads["below_local"].mean
+    for name in ("local", "another seed"):
+        assert "below_local" not in read_json(tmp_path / name / "result.json")
+
+
+def test_a_damaged_result_beside_changes_nothing(tmp_path):
+    short("local", out=tmp_path / "local")
+    for name, text in {"a": "{", "b": '{\n  "algorithm": "local"\n', "c": "{}"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(text)
+    result = short("fedper", out=tmp_path / "fedper")
+    assert "below_local" in read_json(tmp_path / "fedper" / "result.json")
+    short("local", seed=1, out=tmp_path / "again")
+    assert (tmp_path / "a" / "result.json").read_text() == "{"
+    assert result.summary.algorithm == "fedper"

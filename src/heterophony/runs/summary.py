@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
-from ..core.errors import FolderError
+from ..core.errors import FolderError, HeterophonyError
+from ..core.files import read_json, write_json
 from ..core.scores import get_metric_info
 from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves
 from .events import (
@@ -26,6 +29,7 @@ from .events import (
     select_evaluations,
     select_rounds,
 )
+from .run_index import RESULT_FILE
 
 MetricCurve = list[tuple[int, float]]
 
@@ -339,3 +343,40 @@ def summarise_so_far(events: Sequence[Event]) -> Summary | None:
         "work": {"train": 0.0, "evaluate": 0.0},
     }
     return summarise([*events, end])
+
+
+# Beside a run of Local ---------------------------------------------------------------------------
+
+
+def record_below_local(folder: Path) -> None:
+    """Add to ``result.json`` the share of clients that would be better off alone.
+
+    It is known of a run beside a run of Local with the same seed and data, whichever ends first: a run
+    of Local adds it to the results of the others.
+    """
+    own = read_json(folder / RESULT_FILE)
+    for file in sorted(folder.parent.glob(f"*/{RESULT_FILE}")):
+        with suppress(OSError, HeterophonyError, LookupError, TypeError, AttributeError):
+            if own["algorithm"] == "local":
+                add_below_local(file, read_json(file), own)
+            elif starts_as_local(file) and add_below_local(
+                folder / RESULT_FILE, own, read_json(file)
+            ):
+                return
+
+
+def starts_as_local(file: Path) -> bool:
+    """Return True if a result is that of Local, without reading all of it."""
+    with file.open("rb") as stream:
+        return b'"algorithm": "local"' in stream.read(40)
+
+
+def add_below_local(file: Path, result: dict[str, Any], local: Mapping[str, Any]) -> bool:
+    """Write a result with the share of clients below Local, if this run of Local stands beside it."""
+    clients = result["clients"]
+    same = all(result[k] == local[k] for k in ("seed", "data_sha256"))
+    if not same or clients.keys() != local["clients"].keys() or result["algorithm"] == "local":
+        return False
+    worse = [c["accuracy"] < local["clients"][k]["accuracy"] for k, c in clients.items()]
+    write_json(file, {**result, "below_local": sum(worse) / len(worse)})
+    return True

@@ -42,7 +42,7 @@ from ..runs.events import Event, get_end, get_start, is_event, select_rounds
 from ..runs.folder import RunFolder
 from ..runs.loop import run_rounds
 from ..runs.result import Result
-from ..runs.summary import Summary, summarise
+from ..runs.summary import Summary, record_below_local, summarise
 from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
 from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
@@ -474,6 +474,7 @@ def execute_plan(
             events = list(folder.iterate_events())
         summary = summarise(events)
         write_json(folder.result_file, summary.to_dict())
+        record_below_local(folder.path)
         follow.end(summary)
     return summary
 
