@@ -112,9 +112,7 @@ def test_an_algorithm_runs_with_the_optimisers_that_it_allows_and_refuses_others
     result = played(name, rounds=2, training=replace(how, clip_norm=clip))
     assert all(bool(v.isfinite().all()) for v in model(result).values() if v.is_floating_point())
     for other in {"sgd", "adam", "adamw"} - set(cls.optimizers):
-        with pytest.raises(
-            ConfigError, match=f"training.optimizer = '{other}'; set training.optimizer"
-        ):
+        with pytest.raises(ConfigError, match=f"not '{other}'; set training.optimizer"):
             played(name, training=hp.Training(optimizer=other))
 
 
