@@ -93,11 +93,11 @@ class Algorithm:
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
-    separates_head: ClassVar[bool] = False  # is the head treated apart, beside ``personal``?
+    separates_head: ClassVar[bool] = False  # is the head treated separately, besides ``personal``?
     uses_features: ClassVar[bool] = False  # does it read or change what is between base and head?
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
-    needs_classes: ClassVar[bool] = False  # is it for classification alone?
+    needs_classes: ClassVar[bool] = False  # is it only for classification?
     pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
     # what clients' nets must have in common: all, the head with what goes into it, names of tensors
     # of which a small net has slices, or nothing

@@ -32,7 +32,7 @@ Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
 GATHERED_BYTES = 1 << 20  # of network input of all clients of a group, gathered at once
 GROUP_SIZE = 32  # clients that train together; more are hardly faster
-GROUP_PARAMETERS = 200_000  # of a net: larger ones keep a core busy alone
+GROUP_PARAMETERS = 200_000  # of a net: a single larger net keeps a core busy
 
 
 class DrawingPullError(Exception):

@@ -43,7 +43,7 @@ def seeded(*key: object) -> Iterator[None]:
     with GENERATORS, nullcontext() if device.type == "cpu" else seeded_on_device(device, seed):
         before = generator.get_state()
         try:
-            # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
+            # torch.manual_seed also seeds GPUs, which takes a millisecond even without any GPU
             generator.manual_seed(seed)
             yield
         finally:

@@ -132,7 +132,9 @@ class Pool(Engine):
                 if replies is None:
                     deaths.update(map(id, batch))
                     self.replace_worker(worker, batch, deaths[id(batch[0])])
-                    waiting += [[job] for job in reversed(batch)]  # alone: which of them kills it?
+                    waiting += [
+                        [job] for job in reversed(batch)
+                    ]  # one by one: which of them kills it?
                     continue
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies

@@ -58,7 +58,9 @@ class Plan:
     evaluate_every: int = 1  # rounds between evaluations
     weights: Literal["samples", "uniform"] = "samples"  # of a client's reply in averages
     buffers: Literal["local", "average"] = "local"  # are BatchNorm's statistics personal or shared?
-    new_client_rounds: int = 1  # rounds that a client which joins after training trains alone
+    new_client_rounds: int = (
+        1  # rounds that a client that joins after training trains on its own data
+    )
     faults: Faults = NO_FAULTS
     speeds: Speeds = Speeds()
     clients_on_boards: bool = False  # if so, personal parameters are not averaged, not even for G

@@ -145,9 +145,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
     """Make replies of clients with different examples, steps, weights and changes."""
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     own = plan.federation.clients[:3]
-    others = (
-        name for name in ("b", "c", "d") if name not in own
-    )  # where there are fewer than three
+    others = (name for name in ("b", "c", "d") if name not in own)  # if there are fewer than three
     for i, client in enumerate([*own, *others][:3]):
         # more examples of one class: counts that replies bring are no multiples of the weights
         more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))

@@ -190,7 +190,7 @@ def compute_single_gradients(named: Tensors, loss: Loss, x: Tensor, y: Tensor) -
         if single is not None and len(single) != len(y):
             raise ConfigError(
                 f"{WHERE}: a layer is called with {len(single)} rows for {len(y)} examples, so that"
-                " their gradients cannot be told apart; choose another model or client_dp"
+                " their gradients cannot be separated; choose another model or client_dp"
             )
         rows.append(p.new_zeros(len(y), p.numel()) if single is None else single.flatten(1))
         p.grad = p.grad_sample = None

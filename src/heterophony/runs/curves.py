@@ -112,7 +112,7 @@ class NewClientResult:
 class NewClients:
     """The clients that joined after training; accuracies are pooled over their test examples."""
 
-    rounds: int  # that each of them trained alone
+    rounds: int  # that each of them trained on its own data
     before: float  # accuracy before they train or tune
     P: float
     G: float | None

@@ -120,7 +120,7 @@ class StartEvent(TypedDict):
     training: NotRequired[
         Annotated[
             str,
-            "how plain passes of training run: in `groups` of clients, `direct` (each client alone, without"
+            "how plain passes of training run: in `groups` of clients, `direct` (one client at a time, without"
             " autograd), or by `autograd`; all have the same bits",
         ]
     ]
