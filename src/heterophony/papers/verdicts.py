@@ -299,7 +299,7 @@ def judge_order(
 
 
 def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> str:
-    """Give p of all pairs, or of ``one`` of them; nothing if there are too few to have one."""
+    """Format p of all pairs, or of ``one`` of them; empty if there are too few pairs."""
     if min(found.pairs for found in pairs.values()) < count_pairs_needed(len(pairs)):
         return ""
     p_values = dict(zip(pairs, apply_holm_correction([f.p for f in pairs.values()]), strict=True))

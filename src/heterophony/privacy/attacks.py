@@ -351,7 +351,7 @@ def make_variable(start: Tensor) -> Tensor:
 
 
 def to_probabilities(labels: Tensor) -> Tensor:
-    """Turn logits into probabilities; classes stay as they are."""
+    """Convert logits to probabilities; leave class labels as they are."""
     return labels.softmax(1) if labels.is_floating_point() else labels
 
 

@@ -157,7 +157,7 @@ def require(path: Path, where: str, value: Any, kind: type) -> None:
 
 
 def check_board(path: Path, where: str, board: Board) -> None:
-    """Check the values of a board's keys."""
+    """Raise ConfigError if a board's key has a wrong value."""
     for key in ("ssh", "python", "folder", "data", "torch"):
         value: str = getattr(board, key)
         if (

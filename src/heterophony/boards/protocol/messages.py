@@ -229,7 +229,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Want(Message):
-    """From either side: send these chunks of a blob. Requests, acknowledges and resumes at once."""
+    """From either side: send these chunks of a blob. One message requests, acknowledges and resumes."""
 
     sha256: Sha256
     chunks: Annotated[
