@@ -243,7 +243,9 @@ def test_types_do_not_mix_and_too_few_examples_are_said(tmp_path):
     real = numbers(tmp_path / "b", x=np.zeros((4, 1, 8, 8)), y=np.arange(4) % 2)
     one = numbers(tmp_path / "c", x=np.zeros((1, 8, 8), np.uint8), y=np.zeros(1, int))
     two = numbers(tmp_path / "d", x=np.zeros((2, 8, 8), np.uint8), y=np.zeros(2, int))
-    with pytest.raises(DataError, match="client b has examples of type float32, client a of uint8"):
+    with pytest.raises(
+        DataError, match="client b has examples of type float32, but client a of type uint8"
+    ):
         load_own_federation({"a": plain, "b": real}, KIND, 0.5, 0)
     with pytest.raises(DataError, match="client c has 1 examples; it needs at least one to train"):
         load_own_federation({"c": one}, KIND, 0.5, 0)
@@ -296,7 +298,7 @@ def test_a_wrong_configuration_of_own_data_is_said(pair):
 
 
 def test_what_is_missing_is_said(home):
-    with pytest.raises(ConfigError, match=r"data\.classes: missing; name the classes"):
+    with pytest.raises(ConfigError, match=r"data\.classes: missing; give the names of the classes"):
         read_config(None, ["data.name=own", "data.shape=[5]"])
     with pytest.raises(ConfigError, match=r"data\.shape: missing; give the shape of one example"):
         read_config(None, ["data.name=own", "data.classes=5"])

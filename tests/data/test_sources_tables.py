@@ -89,7 +89,7 @@ def test_unreadable_tables_and_unsuitable_settings_are_explained(tmp_path: Path)
     path = str(write(tmp_path / "t.csv", ROWS))
     with pytest.raises(DataError, match=r"row 2: label 'well' is not in data.classes"):
         read_source(path, classes=["sick", "fine"])
-    with pytest.raises(ConfigError, match="list them"):
+    with pytest.raises(ConfigError, match="list the names"):
         read_source(path, classes=2)
     with pytest.raises(ConfigError, match="one label per row"):
         read_source(path, task="multilabel")
