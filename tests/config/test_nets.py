@@ -73,6 +73,8 @@ def test_a_configuration_names_the_clients_of_every_group() -> None:
         ("local", [{"name": "mlp", "clients": ["1"]}], "client '0' is in no group"),
         ("local", [{"name": "mlp"}], "either clients or share"),
         ("local", [], "must have a table with a name"),
+        ("local", [[1]], "must have a table with a name"),
+        ("local", ["mlp"], "must have a table with a name"),
         ("local", [{"name": "mpl", "share": 1.0}], "did you mean 'mlp'"),
         ("local", [{"name": "mlp@0", "share": 1.0}], "the width must be above 0 and at most 1"),
         ("local", [{"name": "resnet8@0.5", "share": 1.0}], "has only one width"),

@@ -112,6 +112,11 @@ def test_a_configuration_names_the_adapter():
     [
         ('{kind="lroa"}', "model.adapter.kind: no 'lroa' here; did you mean 'lora'?"),
         ('{kind="lora",rank=0}', "model.adapter.rank: must be at least 1"),
+        (
+            '{kind="lora",rank=1000000000}',
+            "model.adapter.rank: must be at least 1 and at most 4096",
+        ),
+        ('{kind="bottleneck",width=4097}', "model.adapter.width: must be at least 1 and at most"),
         ('{kind="lora",rnak=2}', "model.adapter.rnak"),
         ("{rank=2}", "model.adapter.kind: missing; choose lora, bottleneck, bias, last_layer"),
     ],

@@ -229,6 +229,15 @@ def test_windows_of_pamap2_have_one_activity_and_no_gap(tmp_path):
     assert [len(part) for part in cut_windows(*short)] == [0, 0]
 
 
+def test_domainnet_with_an_absurd_class_is_refused_before_names_are_made(tmp_path):
+    folder = write_domainnet(tmp_path / "set")
+    lists = folder / "splits" / f"{DOMAINNET_DOMAINS[0]}_train.txt"
+    for label in ("9" * 5, "9" * 12, "9" * 5000):
+        lists.write_text(f"clipart/ant/train_0.jpg {label}\n")
+        said = refused(read_source, "domainnet", str(folder))
+        assert said == f"{lists}:1: must be a file and the number of its class"
+
+
 def test_femnist_of_whole_numbers_takes_little_memory(tmp_path):
     folder = write_leaf(tmp_path / "set", 784)
     part = leaf_part({"f1": 2}, 784)

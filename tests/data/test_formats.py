@@ -327,6 +327,8 @@ def test_reddit_is_sequences_of_tokens(tmp_path):
         ({"user_data": []}, "users must be a list, user_data an object"),
         ({"user_data": {u: {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]} for u in ("f10", "f2")},
           "num_samples": [2, 2]}, "x must be lists of numbers of one length"),
+        ({"user_data": {u: {"x": [[1.0], [10**400]], "y": [0, 1]} for u in ("f10", "f2")},
+          "num_samples": [2, 2]}, "x must be lists of numbers of one length"),
         ({"user_data": {u: {"x": ["good", "bad"], "y": [0, 1]} for u in ("f10", "f2")},
           "num_samples": [2, 2]}, "x is text, but neither names of images nor strings"),
     ],

@@ -72,6 +72,7 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
         (["age,label,Label", "1,0,0"], "2 columns 'label'"),
         (["age,label,client", "1,0,a", "2,1,"], "row 2: the name of the client is missing"),
         (["age,label", "1,3", "1,4"], "the labels are 3, 4"),
+        (["age,label", "1,0", f"2,{'9' * 5000}"], "row 2, .* a number of 5000 digits is too large"),
         (["age,label", "inf,0", "1,1"], "column 'age': a number is infinite or too large"),
     ],
 )

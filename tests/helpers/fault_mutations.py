@@ -243,6 +243,79 @@ def nothing(_: Any) -> Any:
     return lambda *args: []
 
 
+def count_again(handle_done: Any) -> Any:
+    """Open a job again whose reply has been taken."""
+    taken: dict[int, dict[str, Any]] = {}  # by session: the jobs of its round
+
+    def mutant(self: Assignments, board: str, record: Any, done: Any, now: float) -> Any:
+        jobs = taken.setdefault(id(self), {})
+        jobs.update(self.open_jobs)
+        if done.id in self.taken_ids and done.id in jobs and self.open_jobs:
+            self.open_jobs[done.id] = jobs[done.id]
+        return handle_done(self, board, record, done, now)
+
+    return mutant
+
+
+def work_again(handle_assigned: Any) -> Any:
+    """Do a job again that is assigned again."""
+
+    def mutant(queue: JobQueue, assigned: Any, now: float) -> Any:
+        if queue.reply_store.announcements.pop(assigned.id, None):
+            queue.announcement_timers.pop(assigned.id, None)
+        return handle_assigned(queue, assigned, now)
+
+    return mutant
+
+
+def store_later(put: Any) -> Any:
+    """Announce a reply at once, and store it with the next."""
+    waiting: dict[int, tuple[Any, bytes]] = {}
+
+    def mutant(store: blobs.ReplyStore, done: Any, reply: bytes) -> None:
+        if earlier := waiting.pop(id(store), None):
+            put(store, *earlier)
+        waiting[id(store)] = done, reply
+        store.announcements[done.id] = done
+
+    def find_reply(store: blobs.ReplyStore, sha256: str) -> Any:
+        for done, reply in waiting.values():
+            if done.reply.sha256 == sha256:
+                return blobs.OutgoingBlob.from_bytes(reply)
+        return FIND_REPLY(store, sha256)
+
+    store_later.find_reply = find_reply  # type: ignore[attr-defined]
+    return mutant
+
+
+def load_any(_: Any) -> Any:
+    def mutant(store: blobs.ReplyStore, path: Path) -> None:
+        text, checksum, _ = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
+        try:
+            done = messages.decode_message(text + b"\n" + checksum, messages.Done)
+        except CodecError:
+            path.unlink()
+            return
+        store.announcements[done.id] = done
+
+    return mutant
+
+
+def any_order(_: Any) -> Any:
+    return lambda control: (0, 0, 0)
+
+
+def names_known(init: Any) -> Any:
+    def mutant(folder: RunFolder, *args: Any, **kwargs: Any) -> None:
+        init(folder, *args, **kwargs)
+        folder._events_named = True
+
+    return mutant
+
+
+FIND_REPLY = blobs.ReplyStore.find_reply
+
+
 def accept_any_digest(_: Any) -> Any:
     def mutant(blob: IncomingBlob) -> bytes | None:
         count = blobs.count_chunks(blob.blob)
@@ -312,6 +385,17 @@ take_out("count the server's starts", (BoardsRecord, "__init__", same_start))
 take_out("report a failed job", (JobQueue, "fail_current", fail_silently))
 take_out("assign a failed job again", (Assignments, "retry_or_give_up", nothing_again))
 take_out("number the attempts of a job", (JobQueue, "handle_rejected", nothing))
+
+take_out("take each reply once", (Assignments, "handle_done", count_again))
+take_out("answer a repeated job with its reply", (JobQueue, "handle_assigned", work_again))
+take_out(
+    "store a reply before it is announced",
+    (blobs.ReplyStore, "put", store_later),
+    (blobs.ReplyStore, "find_reply", lambda _: store_later.find_reply),  # type: ignore[attr-defined]
+)
+take_out("check the sha256 of a stored reply", (blobs.ReplyStore, "load_file", load_any))
+take_out("keep Control messages in order", (board_session, "rank_control", any_order))
+take_out("sync the name of events.jsonl", (RunFolder, "__init__", names_known))
 
 
 def count_seeds(words: str, first: int, count: int) -> int | None:

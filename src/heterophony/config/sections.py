@@ -208,7 +208,7 @@ class ModelSection:
             )
         if self.groups is not None:
             choose(NET_GROUPS, self.groups, "groups")
-        if self.group == []:
+        if self.group == [] or not all(isinstance(group, dict) for group in self.group or ()):
             raise ConfigError("group: must have a table with a name, as in [[model.group]]")
         for group in self.group or ():
             find_model_name(construct(NetGroup, group, "group").name)

@@ -24,6 +24,8 @@ from .tensors import matches_any
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 LORA_A, LORA_B = "*lora_A*", "*lora_B*"  # patterns that also match the names of ``peft``
 
+LARGEST_WIDTH = 4096  # of what is added to a layer: memory grows with it
+
 
 class LoRALinear(nn.Linear):
     """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022.
@@ -156,7 +158,7 @@ class LoRA(Adapter):
     """Low-rank updates of linear layers and convolutions: Hu et al., ICLR 2022."""
 
     kind = "lora"
-    rank: int = setting(8, "rank of the update", low=1)
+    rank: int = setting(8, "rank of the update", low=1, high=LARGEST_WIDTH)
     alpha: float = setting(16.0, "the update is scaled by alpha / rank", above=0)
     targets: tuple[str, ...] = setting(("*",), "patterns of the layers to adapt")
 
@@ -172,7 +174,7 @@ class Bottleneck(Adapter):
     """Residual bottlenecks after linear layers: Houlsby et al., ICML 2019."""
 
     kind = "bottleneck"
-    width: int = setting(8, "units of the bottleneck", low=1)
+    width: int = setting(8, "units of the bottleneck", low=1, high=LARGEST_WIDTH)
     targets: tuple[str, ...] = setting(("*",), "patterns of the linear layers to adapt")
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:

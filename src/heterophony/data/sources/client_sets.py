@@ -215,6 +215,7 @@ def read_office_caltech(path: Path | None = None) -> Source:
     return read_pictures("office-caltech", pictures, (), labels)
 
 
+LABEL_DIGITS = 4  # DomainNet has 345 classes; a larger number would ask for as many names
 DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 DOMAINNET_FILES = DatasetFiles(
     "domainnet",
@@ -235,7 +236,7 @@ def read_domainnet(path: Path | None = None) -> Source:
             lists = [p for p in (folder / "splits" / name, folder / name) if p.is_file()]
             for number, line in enumerate(lists[0].read_text().splitlines() if lists else (), 1):
                 file, _, label = line.strip().rpartition(" ")
-                if not file or not label.isdecimal():
+                if not file or not label.isdecimal() or len(label) > LABEL_DIGITS:
                     raise DataError(
                         f"{lists[0]}:{number}: must be a file and the number of its class"
                     )

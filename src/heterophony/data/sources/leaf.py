@@ -90,7 +90,7 @@ def compact_numbers(x: list[Any]) -> Any:
         return x
     try:
         return np.array(x, np.float32)
-    except (ValueError, TypeError):  # of different lengths: reported where numbers are needed
+    except (ValueError, TypeError, OverflowError):  # reported where numbers are needed
         return x
 
 
@@ -246,7 +246,7 @@ def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
         return read_named_images(path, held.x, where)
     try:
         x = np.array(held.x, np.float32)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise DataError(
             f"{where}: x must be lists of numbers of one length, names of images, or strings with"
             " the next character as y; store other text as numbers in an .npz"

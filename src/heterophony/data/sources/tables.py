@@ -26,6 +26,7 @@ from .arrays import Request, wrap_arrays
 
 LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31
+MAX_DIGITS = 18  # of a label; far more than there can be classes
 DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
 
@@ -130,6 +131,12 @@ def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) ->
         )
     texts = [str(label).strip() for label in labels]
     if all(t.removeprefix("-").isdecimal() for t in texts):
+        for row, text in enumerate(texts, 1):
+            if len(text) > MAX_DIGITS:
+                raise DataError(
+                    f"{table.where}, row {row}, column '{LABEL}': a number of {len(text)} digits is"
+                    " too large; number the labels 0, 1, …"
+                )
         y = np.array([int(t) for t in texts])
         return decide_classes(wrap_arrays(x, y, table.name, path=path), classes)
     y, names = number_text_labels(texts, classes, table.where)
