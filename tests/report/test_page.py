@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import heterophony as hp
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.algorithms import get_display_name
 from heterophony.report.page import html, page_data
@@ -637,3 +638,26 @@ def test_costs_are_those_of_the_rounds_before_the_measurement() -> None:
         "simulated": [0.0, 40.0, 100.0],
     }
     assert "simulated" not in costs.compute_cumulative_costs(EVENTS["fedavg", 0], [0])
+
+
+def test_confusions_are_drawn_and_listed_for_each_client(visit: Open, tmp_path: Path) -> None:
+    clients = hp.federate("digits", clients=3, partition="iid")
+    result = hp.run("fedper", clients, rounds=1, model="mlp", metrics=["confusion"], progress=False,
+                    engine="serial", out=tmp_path / "run")  # fmt: skip
+    tab = visit(runs.load_runs([tmp_path / "run"]))
+    assert tab.locator("#confusion").is_visible()
+    for client in (None, "1"):
+        if client is not None:
+            tab.select_option("#confusion-client", client)
+        counts = result.confusion("P", client)
+        assert tab.locator("#confusion-matrix rect[class^=h]").count() == (counts > 0).sum()
+        shown = table_of(tab, "#confusion-table")
+        accuracies = result.class_accuracy("P", client).values()
+        assert [cells[0] for cells in shown.values()] == [
+            "–" if a is None else f"{100 * a:.2f} %" for a in accuracies
+        ]
+        assert [int(cells[1]) for cells in shown.values()] == counts.sum(axis=1).tolist()
+
+
+def test_pages_without_confusions_do_not_show_the_section(tab: Any) -> None:
+    assert not tab.locator("#confusion").is_visible()
