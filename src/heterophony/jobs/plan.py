@@ -70,7 +70,7 @@ class Plan:
     confusion: bool = False  # count how often each class is taken for each other
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
     protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
-    attack: Attack = Attack()  # simulated bad clients
+    attack: Attack = Attack()  # simulated malicious clients
     choose_by: Literal["P", "G"] = "P"  # the validation score that decides the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
     patience: int | None = None  # evaluations without a better validation score before the end

@@ -28,7 +28,7 @@ class RunFacts:
     batch: int  # examples in a mini-batch
     shares_buffers: bool  # are running statistics averaged?
     unreliable: bool  # may a selected client not reply?
-    attacked: bool  # are there simulated bad clients?
+    attacked: bool  # are there simulated malicious clients?
     protections: tuple[Protection, ...]  # all that change something, in their order
 
 

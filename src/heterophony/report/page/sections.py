@@ -139,7 +139,7 @@ MAX_POINTS = 500  # of one curve
 
 
 def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Collect the protections of every series; None if no run has protections or bad clients."""
+    """Collect the protections of every series; None if no run has protections or malicious clients."""
     rows: Rows = []
     curves, notes = [], dict[str, list[str]]()
     for name, group in group_by_series(runs).items():
@@ -165,7 +165,13 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
             curves.append({"name": name, "points": thin_curve(curve, MAX_POINTS)})
     if not rows:
         return None
-    columns = ("series", "protection", Column("ε"), Column("δ"), Column("bad clients", form="d"))
+    columns = (
+        "series",
+        "protection",
+        Column("ε"),
+        Column("δ"),
+        Column("malicious clients", form="d"),
+    )
     texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
     table = ResultTable.build(columns, rows, notes=texts)
     return {"table": render_page(table), "curves": curves}
