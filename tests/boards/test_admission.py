@@ -64,7 +64,7 @@ def find_summary():
 def test_of_partitioned_data_the_server_knows_the_truth_whoever_comes_first(find_summary):
     true = find_summary("0")
     assert find_objection(PARTITIONED, {}, greeting(true), find_summary) == ""
-    words = "the data of client '0' are not those that the configuration gives it"
+    words = "the data of client '0' differ from the configured data"
     lies = {
         "train": true.train + 1,
         "test": true.test + 1,
@@ -87,7 +87,9 @@ def test_data_that_the_server_does_not_have_are_not_checked_and_it_says_so(monke
 
     monkeypatch.setattr(Config, "build_federation", fail)
     assert load_known_summaries(PARTITIONED, said.append) is None
-    assert said == ["what boards say about their data cannot be checked here: digits is not here"]
+    assert said == [
+        "the boards' summaries of their data cannot be checked here: digits is not here"
+    ]
 
 
 def test_who_outweighs_all_others_is_named():
@@ -165,7 +167,7 @@ def test_the_server_holds_boards_to_their_enrolments(enrolled, tmp_path, monkeyp
     assert call(*words, "-c", "participation.rate=1.0").exit_code == StoppedError.exit_code
     find, greet = load_known_summaries(PARTITIONED, [].append), asked["check_admission"]
     assert "does not name client '2'" in greet("pi-1", greeting(find("0"), find("2")))
-    assert "are not those" in greet("pi-1", greeting(replace(find("0"), train=7)))
+    assert "differ from the configured" in greet("pi-1", greeting(replace(find("0"), train=7)))
     assert greet("pi-2", greeting(find("2"))) == ""
     assert greet("pi-1", greeting(find("0"))) == ""
 
@@ -178,4 +180,4 @@ def test_a_server_far_from_its_broker_says_what_it_cannot_check(tmp_path, monkey
     monkeypatch.setattr("heterophony.boards.broker.enrolment.read_enrolment", lambda _: None)
     monkeypatch.chdir(tmp_path)
     told = call("server", "--enrolment", "server.toml").stderr
-    assert "server.toml is not in the broker's folder: the clients that enrolments name" in told
+    assert "server.toml is not in the broker's folder, so boards are not checked" in told

@@ -118,7 +118,7 @@ def test_a_journal_that_cannot_be_written_is_told_and_ends_no_run(tmp_path, obst
     said: list[str] = []
     with Journal(tmp_path, said.append) as made:
         made.record("started")
-    assert [s.split(":")[0] for s in said] == ["the journal is not written any more"]
+    assert [s.split(":")[0] for s in said] == ["the journal can no longer be written"]
     assert (tmp_path / "other").read_text() == "mine"
 
 

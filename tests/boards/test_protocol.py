@@ -385,7 +385,7 @@ def test_a_chunk_of_the_wrong_blob_index_or_length_is_not_taken():
 
 
 def test_a_chunk_that_does_not_exist_is_not_sent():
-    with pytest.raises(CodecError, match="chunk 2 was requested of a blob that has 2"):
+    with pytest.raises(CodecError, match="chunk 2 was requested, but the blob has 2"):
         OutgoingBlob.from_bytes(bytes(CHUNK_BYTES + 1)).encode_wanted_chunks(Want(A, (0, 2)))
 
 

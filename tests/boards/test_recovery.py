@@ -70,7 +70,7 @@ def test_a_broker_killed_in_a_round_is_started_again_and_costs_no_bit(broker, tm
         enrolled=EnrolledClients(made.folder),
     )
     assert result.model_sha256 == simulated(config, tmp_path / "plain")[0].model_sha256
-    assert said.count("the broker crashed; it is started again") == 1
+    assert said.count("the broker crashed; restarting it") == 1
     assert made.find_pid() not in (None, *killed)
 
 

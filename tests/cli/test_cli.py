@@ -472,7 +472,7 @@ def test_a_truth_value_is_listed_as_it_is_written():
 
 def test_list_runs(copied):
     assert data("list", "runs") == []
-    assert good("list", "runs").stderr == "no runs below runs/\n"
+    assert good("list", "runs").stderr == "there are no runs in runs/\n"
     shutil.copytree("mine", "runs/a")
     shutil.copytree("mine", "runs/b")
     Path("runs/b/events.jsonl").write_text("dear\n")  # must not hide the others
@@ -577,7 +577,7 @@ def test_data_partition_draws_each_picture_and_a_page():
     good(*words, "-o", "page.html")
     assert "augmented copies" in Path("page.html").read_text()
     said = refused(3, *words, "--kind", "heat", "-o", "page.html")
-    assert said == "page.html: a page has its own charts; leave out --kind, or draw a .png"
+    assert said == "page.html: a page has all charts; leave out --kind, or draw a .png"
 
 
 def test_report_draws_who_took_part(finished):
@@ -593,7 +593,7 @@ def test_data_partition_says_which_class_nobody_trains_on():
         "data.name=mine.npz", "data.clients=2", "data.partition.kind=iid", "data.classes=3"
     )
     said = good("data", "partition", *chosen).stderr.splitlines()
-    assert said[-1] == "nobody trains on class 1"
+    assert said[-1] == "no client trains on class 1"
 
 
 def test_report_of_runs_and_comparisons(finished, compared, copied):

@@ -191,7 +191,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
     assert code == 0, err
     assert out.splitlines()[0] == "Centralised, 2 rounds, seed 0: accuracy in %"
     assert err.splitlines()[-1] == (
-        "wrote a.safetensors; begin with it: -c model.init=a.safetensors"
+        "wrote a.safetensors; to start runs from it: -c model.init=a.safetensors"
     )
     given = hp.Tensors(load_file("a.safetensors"))
     config = read_config(None, [*QUICK, "algorithm.name=centralized"])

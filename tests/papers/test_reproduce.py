@@ -609,7 +609,7 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
         ("not comparable", "client 3, round 2: NaN")
     ]
     assert describe_diverged(found) == [
-        "Diverged, and left out of the numbers: FedRep, N_C = 1, J = 16, seed 0: client 3, round 2: NaN."
+        "Diverged and left out of the numbers: FedRep, N_C = 1, J = 16, seed 0: client 3, round 2: NaN."
     ]
     assert describe_diverged(found)[0] in describe_paper_table(found)
     assert found.to_dict()["diverged"] == found.diverged

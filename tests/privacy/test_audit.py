@@ -328,7 +328,7 @@ def test_an_attack_on_nothing_fails_and_says_so(tmp_path):
     also = ("training.steps=0", "training.epochs=1")
     content = audited(tmp_path, "fedavg", also=also)
     assert [r["failed"] for r in content["rows"]] == [1, 1, 1]
-    assert "left the finite numbers" in content["notes"][0]
+    assert "reached infinity or NaN" in content["notes"][0]
 
 
 # The command --------------------------------------------------------------------------------
@@ -406,13 +406,13 @@ def test_batches_steps_restarts_dlg_and_inferred_labels_are_noted(tmp_path):
     assert found["notes"][0].startswith("labels optimised with the images: ")
     refused = call(tmp_path / "d", "gpfl", *words[1:])
     assert refused.exit_code == 3
-    assert "gpfl looks things up by label" in refused.stderr
+    assert "gpfl needs classes as labels" in refused.stderr
 
 
 def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
     found = audited(tmp_path / "a", "local")
     assert found["rows"] == []
-    assert found["notes"] == ["local: it sends no parameters, so there is no gradient to invert"]
+    assert found["notes"] == ["local: sends no parameters, so there is no gradient to invert"]
 
 
 def test_each_level_is_matched_by_the_first_round_that_reaches_it():
@@ -550,7 +550,7 @@ def test_the_page_carries_the_audit(tmp_path):
         (("fedavg", "--losses", "inf"), (), "--losses inf: must be numbers above 0"),
         (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
-        (("centralized",), (), "centralized: it pools all data"),
+        (("centralized",), (), "centralized: this algorithm pools all data"),
         (("fedavg", "--labels", "joint"), (), "only dlg optimises them with the images"),
         (("fedavg",), ("rounds=3",), "name algorithms and --rounds in the command itself"),
         (("fedavg",), ("local.lrr=3",), "training.lrr: unknown key"),

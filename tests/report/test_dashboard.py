@@ -483,7 +483,7 @@ def test_a_signal_ends_it_quietly(tmp_path: Path, number: signal.Signals) -> Non
         connection.request("GET", "/events")
         stream = connection.getresponse()  # an open stream does not keep it
         process.send_signal(number)
-        assert process.communicate(timeout=60) == ("", "Ctrl-C ends it\n")
+        assert process.communicate(timeout=60) == ("", "press Ctrl-C to end\n")
         stream.close()
         connection.close()
     assert process.returncode == 0

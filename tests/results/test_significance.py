@@ -110,7 +110,7 @@ def test_rounding_does_not_make_sums_differ() -> None:
 
 
 def test_sides_of_different_lengths_are_no_pairs() -> None:
-    with pytest.raises(ValueError, match="as many values on both sides: 2 and 1"):
+    with pytest.raises(ValueError, match="the same number of values on both sides: 2 and 1"):
         compare_pairs([1.0, 2.0], [1.0])
 
 

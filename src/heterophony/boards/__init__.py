@@ -1,1 +1,1 @@
-"""Runs on real boards: a server and boards that talk over MQTT, and the broker between them."""
+"""Runs on real boards: the server, the boards, and the MQTT broker between them."""

@@ -1,4 +1,4 @@
-"""A board: it takes part in a run, does one job at a time, and keeps its clients' memories."""
+"""The board process: takes part in a run, does one job at a time, keeps its clients' memories."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ JobResult = tuple[Reply | Exception, float]
 class BoardFolder:
     """A board's folder for one run, locked until ``close``.
 
-    The folder's id tells it from a new one, and from that of a copied enrolment. The run's id tells
-    the run from another one of the same name.
+    The folder's id distinguishes it from a new folder and from the folder of a copied enrolment. The
+    run's id distinguishes the run from another run of the same name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class BoardFolder:
             self.run_id = run_id
 
     def set_aside(self) -> Path:
-        """Rename the closed folder, because another run has its name; return the new path."""
+        """Rename the closed folder, because another run now uses its name; return the new path."""
         aside = self.path.with_name(f"{self.path.name}-{self.run_id}")
         with translate_disk_errors(self.path):
             self.path.rename(aside)
@@ -100,7 +100,7 @@ class BoardFolder:
 
 @dataclass(frozen=True)
 class BoardOptions:
-    """How a board works; its clients and its run are not among them."""
+    """Options of a board process, apart from its clients and its run."""
 
     data: Mapping[str, Path] | None = None  # each client's own data, for a run without a data set
     shares: Path | None = None  # folder with the clients' shares; None: load the whole data set
@@ -121,7 +121,7 @@ def take_part(
     say: Say,
     options: BoardOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Take part in a run until it has ended, even if it is deleted and started again meanwhile."""
+    """Take part in a run until it ends, even if the run is deleted and started again meanwhile."""
     while True:
         board = BoardRun(enrolment, run, folder, clients, say, options)
         board.run()
@@ -129,7 +129,7 @@ def take_part(
             return
         aside = board.board_folder.set_aside()
         say(
-            f"run {run} was started again from the beginning; what clients kept for the earlier run is in {aside}"
+            f"run {run} was started again from the beginning; the clients' memories of the earlier run are in {aside}"
         )
 
 
@@ -178,7 +178,7 @@ class BoardRun:
         self.last_rejection = ""
 
     def run(self) -> None:
-        """Take part until the run has ended, or another run has its name."""
+        """Take part until the run has ended or another run uses its name."""
         worker = threading.Thread(target=self.run_jobs, name="work", daemon=True)
         worker.start()
         with closing(self.board_folder), self.transport:
@@ -287,7 +287,7 @@ class BoardRun:
             self.publish_all(self.session.submit_reply(reply, seconds, now))
 
     def measure(self) -> dict[str, float]:
-        """Return what the board says, and how many clients it could hold."""
+        """Return the board's sensor readings and how many clients it could hold."""
         assert self.memory_guard is not None
         possible = {"clients_possible": self.memory_guard.count_possible_clients()}
         return {**self.sensors.read(), **possible}
@@ -298,7 +298,7 @@ class BoardRun:
 
     # In the thread of the jobs --------------------------------------------------------------
     def run_jobs(self) -> None:
-        """Run one job after the other in one torch thread, for the same bits as every engine."""
+        """Run jobs one after another in one torch thread, for the same bits as in every engine."""
         torch.set_num_threads(1)
         while True:
             if (job := self.jobs.get()) is None:
@@ -324,7 +324,7 @@ class BoardRun:
 
 
 def parse_config(text: bytes, trust: bool = False) -> Config:
-    """Parse the server's configuration, with the same checks as a file of a user."""
+    """Parse the server's configuration with the same checks as a user's file."""
     try:
         return resolve_config(tomllib.loads(text.decode()), settled=True, trust=trust)
     except (ValueError, tomllib.TOMLDecodeError):
@@ -332,23 +332,23 @@ def parse_config(text: bytes, trust: bool = False) -> Config:
 
 
 def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
-    """Load the configured data set with all clients, or the own data of this board's clients."""
+    """Load the configured data set with all clients, or the board's own data for its clients."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
             f"--data: the run uses the data set {config.data.name}; leave --data out and give --clients"
             if data is not None
-            else "--data: missing; this run uses the clients' own data, so say where they are"
+            else "--data: missing; this run uses the clients' own data, so give their folder"
         )
     return config.build_federation() if data is None else config.load_client_folders(data)
 
 
 def describe_hardware() -> dict[str, str]:
-    """Return facts about this machine, to show to people."""
+    """Return facts about this machine for display."""
     return {"machine": platform.machine(), "system": platform.system(), "torch": torch.__version__}
 
 
 def wait_for_run(enrolment: Enrolment, say: Say) -> str:
-    """Wait until a server that is connected announces a run on this broker; return its name."""
+    """Wait until a connected server announces a run on this broker; return the run's name."""
     say("waiting for a server")
     patterns = [topics.make_any_control_pattern(), topics.make_any_server_pattern()]
     runs, servers = dict[str, Control](), dict[str, bytes]()

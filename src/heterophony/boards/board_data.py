@@ -1,4 +1,4 @@
-"""Clients' data in a run on boards: what the server knows of them, and shares that boards load."""
+"""Client data in a run on boards: summaries for the server, and shares that boards load."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .protocol.messages import ClientSummary
 
 @dataclass(frozen=True, eq=False)
 class RemoteFederation(Federation):
-    """A federation that knows its clients and none of their examples."""
+    """A federation that knows its clients but none of their examples."""
 
     summaries: Mapping[str, ClientSummary] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class RemoteFederation(Federation):
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of the digests that the clients report."""
+        """A digest of the digests that the clients report."""
         lines = "\n".join(f"{c} {summary.data_sha256}" for c, summary in self.summaries.items())
         return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -64,7 +64,7 @@ class RemoteFederation(Federation):
 def make_remote_federation(
     name: str, summaries: Mapping[str, ClientSummary], labels: tuple[str, ...]
 ) -> RemoteFederation:
-    """Build the federation of these clients, whose examples all have the first one's format."""
+    """Build the federation of these clients; the first client gives the format of all examples."""
     first = next(iter(summaries.values()))
     x = torch.empty(0, *first.shape, dtype=getattr(torch, first.type))
     y = torch.empty(0, dtype=torch.int64)
@@ -78,7 +78,7 @@ FindSummary = Callable[[str], ClientSummary | None]  # by the client's name; Non
 
 
 def summarize_client(federation: Federation, client: str) -> ClientSummary:
-    """Return how much data a client has, of which kind, and a digest of it."""
+    """Return the size and format of a client's data and a digest of it."""
     i = federation.clients.index(client)
     sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
     digest = hashlib.sha256()
@@ -94,13 +94,13 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
 
 
 def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSummary | None:
-    """Load a partitioned data set to check what boards say; None if only they have the data."""
+    """Return a function that checks boards' summaries against the partitioned data set."""
     if config.data.name == OWN_DATA:
         return None
     try:
         federation = config.build_federation()
     except DataError as error:
-        say(f"what boards say about their data cannot be checked here: {error}")
+        say(f"the boards' summaries of their data cannot be checked here: {error}")
         return None
     check_names_on_boards(federation.clients)
     known = set(federation.clients)
@@ -116,11 +116,11 @@ def encode_share(federation: Federation, client: str) -> bytes:
     transform = federation.transform
     if transform is not None and transform.moves is not None and transform.moves.frozen:
         raise ConfigError(
-            "data.frozen_augment: depends on the whole data set, so it cannot be sent as shares"
+            "data.frozen_augment: depends on the whole data set, so the data cannot be split into shares"
         )
     if federation.task == "regression":
         raise ConfigError(
-            "data.task: R² depends on all clients' targets, so they cannot be sent as shares"
+            "data.task: R² depends on all clients' targets, so the data cannot be split into shares"
         )
     arrays: dict[str, NDArray[Any]] = {}
     for part in PARTS:
@@ -154,7 +154,7 @@ def load_shares(folder: Path, clients: list[str]) -> Federation:
     for client, arrays in shares.items():
         if arrays["about"].tobytes() != first["about"].tobytes():
             raise DataError(
-                f"{folder}: the shares of {client} and {clients[0]} are of different runs"
+                f"{folder}: the shares of {client} and {clients[0]} belong to different runs"
             )
         for part in PARTS:
             if f"x_{part}" in arrays:
@@ -179,7 +179,7 @@ def load_shares(folder: Path, clients: list[str]) -> Federation:
 
 
 def read_share(path: Path) -> Mapping[str, NDArray[Any]]:
-    """Read one share; a file of another kind is one line."""
+    """Read one share; raise a one-line error if the file is not a share."""
     try:
         with np.load(io.BytesIO(read_regular_file(path, MAX_BYTES)), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -218,7 +218,7 @@ class BoardSensors:
             threading.Thread(target=self.sample_repeatedly, name="power", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """Return the numbers that a board reports; what the board does not tell is left out."""
+        """Return the numbers that a board reports; leave out those that it cannot measure."""
         out = {"seconds": self.clock() - self.start, "cpu_seconds": time.process_time()}
         if (peak := self.read_status_bytes("VmHWM")) is not None:
             self.peak = max(self.peak, peak)  # the kernel's may have been reset
@@ -230,7 +230,7 @@ class BoardSensors:
         return out
 
     def read_status_bytes(self, key: str) -> int | None:
-        """Return a line of this process's memory, as VmRSS or VmHWM (its peak)."""
+        """Return an entry of this process's memory status, such as VmRSS or VmHWM (its peak)."""
         with suppress(OSError, ValueError, IndexError):
             for line in (self.root / "proc/self/status").read_text().splitlines():
                 if line.startswith(f"{key}:"):
@@ -271,10 +271,10 @@ class BoardSensors:
 
 
 def find_power_sensor(root: Path) -> ReadWatts | None:
-    """Return a function that reads the board's power; None if it has no sensor that we know.
+    """Return a function that reads the board's power; None if it has no known sensor.
 
-    Jetson boards have an INA3221, whose first channel is the whole board: under JetPack 4 its power
-    in mW, later its voltage and current. Others may have a power of hwmon, in µW.
+    Jetson boards have an INA3221, whose first channel measures the whole board: power in mW under
+    JetPack 4, voltage and current in later versions. Others may report power in µW through hwmon.
     """
     for path in sorted(root.glob("sys/bus/i2c/drivers/ina3221x/*/iio:device*/in_power0_input")):
         return lambda: float(path.read_text()) / 1e3
@@ -293,7 +293,7 @@ ReadBytes = Callable[[], int]
 
 
 class MemoryGuard:
-    """Measures each job, and refuses to begin one that may not fit."""
+    """Measures the memory of each job and refuses to start one that may not fit."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class MemoryGuard:
         return free if self.limit is None else min(free, self.limit - self.read_used())
 
     def begin_job(self, client: str) -> None:
-        """Raise one line if the next job may not fit."""
+        """Raise a one-line error if the next job may not fit."""
         self.before = self.read_used()
         free = self.compute_free()
         if free < self.job_bytes + RESERVE:
@@ -328,18 +328,18 @@ class MemoryGuard:
             )
 
     def end_job(self, peak: int) -> None:
-        """Learn from a job whose process reached this peak."""
+        """Record the peak memory of the process during a job."""
         self.job_bytes = max(self.job_bytes, peak - self.before)
 
     def count_possible_clients(self) -> int:
-        """Return how many clients with as much data fit, beside one job."""
+        """Return how many clients with this much data fit in memory beside one running job."""
         per_client = max(1, self.data_bytes // max(1, self.clients))
         room = self.compute_free() - self.job_bytes - RESERVE
         return min(MAX_CLIENTS, max(0, self.clients + room // per_client))
 
 
 def read_free_bytes() -> int:
-    """Return the memory that the system can still give, within the limit of our control group."""
+    """Return the free memory of the system, within the limit of this process's control group."""
     free = 1 << 62
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -356,6 +356,6 @@ def read_free_bytes() -> int:
 
 
 def reset_peak() -> None:
-    """Reset the kernel's peak memory counter of this process, where that is allowed."""
+    """Reset the kernel's peak memory counter of this process, if permitted."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""The engine of a run on boards: jobs go out through a server session, replies come back."""
+"""The engine of a run on boards: sends jobs and collects replies through a server session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_VALUE = 1e15  # a board may report anything
 
 
 class RoundReport:
-    """Compares the state of all boards at the end of a round with that at its begin."""
+    """Compares the state of all boards at the end of a round with the state at its start."""
 
     def __init__(self, session: ServerSession) -> None:
         self.session = session
@@ -54,9 +54,9 @@ class RoundReport:
 
 
 def compare_metrics(before: Metrics, after: Metrics) -> dict[str, float]:
-    """Return what a board measured in a round, from its last report before it and the one after.
+    """Return a board's measurements in a round: its report after the round minus the one before.
 
-    Seconds and joules count from the board's start; smaller ones mean that it was restarted.
+    Seconds and joules count from the board's start; if they decreased, the board was restarted.
     """
     if not after or after == before:
         return {}
@@ -72,7 +72,7 @@ def compare_metrics(before: Metrics, after: Metrics) -> dict[str, float]:
     return {k: v for k, v in out.items() if 0 <= v <= MAX_VALUE}
 
 
-FLOOD_REASON = "it sent more messages than a board may"
+FLOOD_REASON = "it sent more messages than a board is allowed to"
 MAX_BATCH = 256  # messages that are answered before the round is looked at again
 POLL_SECONDS = 0.05  # the longest wait before the clock is checked again
 BROKER_CHECK_SECONDS = 1.0
@@ -82,8 +82,9 @@ JobKey = tuple[str, str, int]
 class ServerLink:
     """A server session and its transport.
 
-    ``broker`` is the broker of this run, if its folder is on this machine: it is started again after a
-    crash, and a board that floods it is revoked there. ``on_poll`` is called several times a second; an error that it raises ends the run.
+    ``broker`` is the run's broker, if its folder is on this machine: it is started again after a
+    crash, and a board that floods it is revoked there. ``on_poll`` is called several times a
+    second; an error that it raises ends the run.
     """
 
     def __init__(
@@ -122,27 +123,27 @@ class ServerLink:
         self.on_poll()
 
     def restart_crashed_broker(self, now: float) -> None:
-        """Without a connection, start the broker of this machine again if it has crashed."""
+        """If the connection is lost, restart a crashed broker of this machine."""
         if self.broker is None or self.transport.connected or now < self.next_broker_check:
             return
         self.next_broker_check = now + BROKER_CHECK_SECONDS
         if self.broker.restart_if_crashed():
-            self.say("the broker crashed; it is started again")
+            self.say("the broker crashed; restarting it")
 
     def publish(self, messages: Sequence[Publication]) -> None:
-        """Publish messages and count those that were queued; the others are repeated later."""
+        """Publish messages and count those queued; the session repeats the others later."""
         queued = [m for m in messages if self.transport.publish(m.topic, m.payload, m.retain)]
         self.session.record_sent(queued)
 
     def announce_end(self) -> None:
-        """Wait for a connection, and tell the boards that the run has ended."""
+        """Wait for a connection, then tell the boards that the run has ended."""
         self.on_poll = lambda: None  # the final status is written already
         while not self.transport.connected:
             self.process_messages()
         self.publish(self.session.end_run())
 
     def shut_out(self, board: str) -> None:
-        """Ignore this board from now on, and revoke it at the broker if that is possible."""
+        """Ignore this board from now on and, if possible, revoke it at the broker."""
         self.session.shut_out_board(board, FLOOD_REASON, time.monotonic())
         if self.broker is not None:
             try:
@@ -156,9 +157,9 @@ class ServerLink:
 
 
 class BoardJudge:
-    """Decides what becomes of updates that are refused and of jobs that are lost.
+    """Decides how to handle refused updates and lost jobs.
 
-    With a deadline, the round goes on without them; without one, the run stops.
+    With a deadline, the round continues without them; without one, the run stops.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class BoardEngine(Engine):
         return self.board_judge
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return the clients on connected boards; wait for the first. Without a deadline, all."""
+        """Return the connected clients, at least one; without a deadline, return all clients."""
         if self.faults.deadline is None:
             return list(clients)
         available = set[str]()
@@ -249,9 +250,9 @@ class BoardEngine(Engine):
         self.report.end(time.monotonic())
 
     def is_round_over(self, jobs: Sequence[Job], seconds: float, trained: int) -> bool:
-        """Return True if the round ends now, without the clients that have not replied.
+        """Return True if the round should end now, without the clients that have not replied.
 
-        The last evaluation waits for everybody: it has the digests of all memories.
+        The last evaluation waits for all clients, because it collects the digests of all memories.
         """
         is_last = any(j.kind != "train" and j.t == self.plan.rounds for j in jobs)
         if self.faults.deadline is None or is_last or seconds < self.faults.deadline:

@@ -1,6 +1,6 @@
-"""What the server writes about a run on boards: its journal for people, and its status for the page.
+"""The server's journal of a run on boards, for people, and its status file, for the page.
 
-The journal says who joined, what was refused and what was sent, one line per fact. A line is
+The journal records who joined, what was refused and what was sent, one line per fact. A line is
 the time, a digest, the kind of fact, the board and a JSON object. The digest covers the line and the
 digest before it, so that an altered or missing line is noticed. Nothing reads the file back: it is
 for people, and a run has the same bits without it.
@@ -82,7 +82,7 @@ class Journal:
         self.write_line(kind, board, details)
 
     def is_wanted(self, kind: str, board: str, details: dict[str, Any]) -> bool:
-        """Return True if a fact that a board can cause at will is to be written."""
+        """Return True if a fact should be written; boards can cause some kinds of fact at will."""
         if self.lines_by_board[board] >= MAX_LINES_OF_BOARD:
             return False
         refusal = board, str(details.get("why"))
@@ -99,7 +99,7 @@ class Journal:
         line = self.make_line(kind, board, details)
         if self.size + len(line) > MAX_FILE_BYTES - MAX_LINE_BYTES:
             self.is_full = True
-            why = f"the journal has {self.size} bytes; nothing more is written"
+            why = f"the journal has reached {self.size} bytes; nothing more is written"
             line = self.make_line("full", "-", {"why": why})
             self.say(f"{self.path}: {why}")
         try:
@@ -122,13 +122,13 @@ class Journal:
 
     def stop_writing(self, error: HeterophonyError) -> None:
         self.file = None
-        self.say(f"the journal is not written any more: {error}")
+        self.say(f"the journal can no longer be written: {error}")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        """Write what was only counted, and how the server ended."""
+        """Write the counts of facts that were left out, and how the server ended."""
         for board, count in sorted(self.unwritten.items()):
             self.write_line("counted", board, {"more": count})
         why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}
@@ -138,7 +138,7 @@ class Journal:
 
 
 def compute_digest(before: str, time: str, rest: str) -> str:
-    """Return the digest of a line, given that of the line before it."""
+    """Return the digest of a line, given the digest of the line before it."""
     return hashlib.sha256(f"{before} {time} {rest}".encode()).hexdigest()[:16]
 
 
@@ -158,7 +158,7 @@ def read_journal(folder: Path) -> list[str]:
 
 
 def parse_line(line: str) -> Fact | None:
-    """Return the fact of a line; None if it does not have the form of one."""
+    """Return the fact in a line; None if the line is malformed."""
     match = LINE_PATTERN.fullmatch(line)
     try:
         details = json.loads(match[5]) if match else None
@@ -175,7 +175,7 @@ def find_damage(lines: list[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         match = LINE_PATTERN.fullmatch(line)
         if match is None:
-            yield number, "it is not a line of a journal"
+            yield number, "it is not a journal line"
             continue
         time, digest = match[1], match[2]
         if compute_digest(before, time, line.split(" ", 2)[2]) != digest:
@@ -228,7 +228,7 @@ def format_counters(counters: BoardCounters) -> Json:
 def list_activities(
     session: ServerSession, board: str, record: RegisteredBoard | None
 ) -> list[Json]:
-    """Return what the board does, as its messages show: its next job, and a reply being sent.
+    """Return what the board is doing, as its messages show: its next job, and a reply being sent.
 
     A job is ``asked`` until the board pulls its tensors (``pull``), and is worked on (``train`` …)
     once the board has requested the last of them.
@@ -260,7 +260,7 @@ MAX_WRITE_SECONDS = 10.0  # between two writes, even if nothing has changed
 
 
 class StatusWriter:
-    """Writes the status from the start of the server to its end, however that comes."""
+    """Writes the status from the start of the server until it ends for any reason."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class StatusWriter:
         self.can_write = True
 
     def update(self) -> None:
-        """Print new lines, and write the status if it is time to; cheap to call often."""
+        """Print new lines, and write the status if it is due; cheap to call often."""
         for line in self.session.stats.log.take_lines():
             self.say(line)
         now = self.clock()

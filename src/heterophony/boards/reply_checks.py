@@ -1,4 +1,4 @@
-"""Check the metrics in a reply from a board: their names, their limits, and which there must be."""
+"""Check replies from boards before they are used: their metrics, tensors, norms and weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_VALUE = 1e100  # of a metric: its square, and its sum over all examples, are
 
 
 def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
-    """Require bounded numbers with valid names, and counts within the number of examples."""
+    """Require metrics with valid names, bounded values, and counts of at most the number of examples."""
     federation = plan.federation.whole()
     tested, held_out = (federation.sizes(p)[client] for p in ("test", "validation"))
     limits = {
@@ -58,7 +58,7 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
 
 
 def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
-    """Require the score that a loss belongs to; no loss of a task is below 0."""
+    """Require that a loss is not negative and that the score it belongs to is in the reply."""
     if measure not in found:
         raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is there, and {measure!r} is missing")
     if value < 0:
@@ -75,7 +75,7 @@ def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
 def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     """List the scores that a client measures in an evaluation: G, P, both or none.
 
-    The client is one of the plan's, whose data the plan has.
+    The plan must have the client's data.
     """
     algorithm, found = plan.algorithm, set[str]()
     if job.t == plan.rounds or algorithm.ready(job.t):
@@ -96,7 +96,7 @@ MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tens
 
 @dataclass(frozen=True)
 class ReplyForm:
-    """What the replies of clients with the same net look like."""
+    """The expected form of replies from clients with the same net."""
 
     largest: Reply  # of a client with examples of every class; no reply has more tensors
     required: frozenset[str]  # the tensors that every client sends, whatever its classes are
@@ -105,7 +105,7 @@ class ReplyForm:
 
 
 class ReplyValidator:
-    """Knows the form of valid replies from what the algorithm itself would send."""
+    """Checks replies against those that the algorithm itself would send."""
 
     def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
         self.plan, self.max_norm_ratio = plan, max_norm_ratio
@@ -113,12 +113,15 @@ class ReplyValidator:
         self._forms = dict[str, ReplyForm]()
 
     def prepare(self) -> None:
-        """Compute the form of replies now: if that fails, no board is to blame."""
+        """Compute the expected form of every client's reply before the run.
+
+        A failure here is then not blamed on a board.
+        """
         for client in self.plan.federation.train:
             self.get_form(client)
 
     def get_form(self, client: str) -> ReplyForm:
-        """Return the form of a client's replies; clients with the same net have the same."""
+        """Return the form of a client's replies, which clients with the same net share."""
         net = self.plan.net_of.get(client, "")
         if net not in self._forms:
             self._forms[net] = self.compute_form(client)
@@ -154,7 +157,7 @@ class ReplyValidator:
         return self._measures[key]
 
     def limit_reply_bytes(self, job: Job) -> int:
-        """Return the most bytes that the reply to a job can have; none larger is fetched."""
+        """Return the maximum size of the reply to a job in bytes; larger ones are not fetched."""
         if job.kind != "train":
             return MAX_REPLY_HEADER_BYTES
         form, rows_vary = self.get_form(job.client), self.plan.algorithm.rows_vary
@@ -163,9 +166,9 @@ class ReplyValidator:
         return form.nbytes + of_rows + MAX_REPLY_HEADER_BYTES
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
-        """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
+        """Return a valid reply with the weight known to the server; raise CodecError if it is invalid."""
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
-            raise CodecError("the reply is to another job")
+            raise CodecError("the reply belongs to another job")
         if job.kind == "train":
             self.check_aside(reply.aside, job)
             self.check_tensors(reply.tensors, job)
@@ -177,7 +180,7 @@ class ReplyValidator:
         return self.set_trusted_weight(reply, job)
 
     def check_measures(self, reply: Reply, job: Job) -> None:
-        """Require exactly the scores that are measured now, and at the end the memory's digest."""
+        """Require exactly the scores of this evaluation and, in the last one, the memory's digest."""
         federation = self.plan.federation.whole()
         tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
         expected = self.list_measures(job)
@@ -192,9 +195,9 @@ class ReplyValidator:
             raise CodecError("the reply to the last evaluation has no digest of the memory")
 
     def check_tensors(self, found: Tensors, job: Job) -> None:
-        """Require known names, the right shapes and types, and all tensors that everybody sends.
+        """Require known names, the right shapes and types, and all tensors that every client sends.
 
-        That is the form in which protections send them; norms are limited of what they stand for.
+        Shapes and types are checked as protections send them, norms after the reply is decoded.
         """
         form = self.get_form(job.client)
         expected_tensors = form.largest.tensors
@@ -220,9 +223,9 @@ class ReplyValidator:
         self.check_norms(restored, form.initial, samples, "what is sent at first")
 
     def check_aside(self, found: Tensors, job: Job) -> None:
-        """Require exactly the personal tensors that G averages, if the run asks for them.
+        """Require exactly the personal tensors that are averaged for G, if the run asks for them.
 
-        Their norm is not limited: they are only measured, and nothing is learnt from them.
+        Their norm is not limited, because they are only measured and never trained on.
         """
         expected = self.get_form(job.client).largest.aside
         if found and not expected:
@@ -233,7 +236,7 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
     def check_norms(self, found: Tensors, sent: Tensors, samples: int, what: str) -> None:
-        """Limit the norm of shared tensors, and that of extra ones, which may be sums over examples."""
+        """Limit the norms of shared tensors and of extra ones, which may be sums over examples."""
         common = {k for k in found if k in sent}
         before, after = compute_norm(sent, common), compute_norm(found, common)
         if after > self.max_norm_ratio * (1 + before):
@@ -258,7 +261,7 @@ class ReplyValidator:
             )
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
-        """Replace the weight in averages, which is not for a board to choose."""
+        """Replace the client's weight in averages: a board may not choose it."""
         samples = self.plan.federation.whole().sizes()[job.client]
         if job.kind != "train":
             return reply

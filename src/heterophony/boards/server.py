@@ -1,4 +1,4 @@
-"""The server of a run on boards: which boards take part, and the run from start to end."""
+"""The server of a run on boards: admit boards and run all rounds from start to end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Summaries = Mapping[str, ClientSummary]  # of the clients introduced so far, by 
 
 
 def check_boards_can_run(config: Config) -> None:
-    """Refuse a configuration that boards cannot run, before anybody waits for them."""
+    """Raise ConfigError if boards cannot run a configuration, before the server waits for them."""
     if config.algorithm.pooled:
         raise ConfigError(
             f"algorithm.name: {config.algorithm_name} trains on pooled data, which boards never"
@@ -61,7 +61,7 @@ def check_boards_can_run(config: Config) -> None:
 
 
 def list_numbered_clients(config: Config) -> list[str] | None:
-    """Return the clients of the run if they are numbered; None if the data or a file name them."""
+    """Return the clients of the run if they are numbered; None if the data or a file names them."""
     partition = config.data.partition
     kind, pooled = partition.get("kind"), partition.get("iid", False)
     if config.data.name == OWN_DATA or kind == "file" or (kind == "natural" and not pooled):
@@ -74,10 +74,10 @@ def find_objection(
 ) -> str:
     """Return why a board cannot take part with its clients; an empty string if it can.
 
-    ``find_summary`` computes what is true of a client's data, if the server has them.
+    ``find_summary`` computes the true summary of a client's data, if the server has the data.
     """
     if hello.version != __version__:
-        return f"it has heterophony {hello.version}, the server {__version__}"
+        return f"it has heterophony {hello.version}, but the server has {__version__}"
     if why := find_membership_objection(config, summaries, [c.name for c in hello.clients]):
         return why
     for client in hello.clients:
@@ -88,17 +88,14 @@ def find_objection(
         if (known := find_summary(client.name)) is None:
             return f"the run has no client '{client.name}'"
         if client != known:
-            return (
-                f"the data of client '{client.name}' are not those that the configuration gives it;"
-                " use the same data set as the server"
-            )
+            return f"the data of client '{client.name}' differ from the configured data; use the same data set as the server"
     return ""
 
 
 def find_data_objection(
     config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
-    """Return why a client's data do not fit the run; ``first`` is the board's first client."""
+    """Return why a client's data do not fit the run; ``first`` gives the format to match."""
     if why := find_size_objection(client):
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
@@ -114,7 +111,7 @@ def find_data_objection(
 
 
 def find_size_objection(client: ClientSummary) -> str:
-    """Return what is wrong with the numbers that a client gives; an empty string if nothing is."""
+    """Return what is wrong with the sizes that a client reports; an empty string if nothing is."""
     if client.train < 1 or len(client.labels) != client.classes:
         return "has no training data, or a wrong number of classes"
     if client.test < 1:
@@ -127,7 +124,7 @@ def find_size_objection(client: ClientSummary) -> str:
 
 
 def describe_dominance(config: Config, summaries: Summaries) -> str:
-    """Return a warning if one of several clients weighs more than all others; else nothing."""
+    """Return a warning if one client weighs more than all others together, else an empty string."""
     total = sum(c.train for c in summaries.values())
     largest = max(summaries.values(), key=lambda c: c.train)
     uniform = config.aggregation.weights == "uniform"
@@ -140,7 +137,7 @@ def describe_dominance(config: Config, summaries: Summaries) -> str:
 
 
 def find_membership_objection(config: Config, summaries: Summaries, clients: Sequence[str]) -> str:
-    """Return why these cannot be clients of the run; an empty string if they are or can be."""
+    """Return why these clients cannot be in the run; an empty string if they can."""
     if (numbered := list_numbered_clients(config)) is not None:
         unknown = [c for c in clients if c not in numbered]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
@@ -156,7 +153,7 @@ def find_membership_objection(config: Config, summaries: Summaries, clients: Seq
 
 
 def has_configured_format(config: Config, client: ClientSummary) -> bool:
-    """Return True if own data match the configuration, which describes no other data."""
+    """Return True if a client's own data match the configuration; other data sets always match."""
     if config.data.name != OWN_DATA:
         return True
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
@@ -164,12 +161,12 @@ def has_configured_format(config: Config, client: ClientSummary) -> bool:
 
 
 def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str]:
-    """Return what must be the same for all clients of a run: shape, classes and type."""
+    """Return what must be equal for all clients of a run: shape, classes and type of examples."""
     return tuple(client.shape), client.classes, client.type
 
 
 class BoardsRecord:
-    """What the server stores besides the run: which board holds which client, and its data."""
+    """The server's stored record: which board holds which client, and the summary of its data."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / BOARDS_RECORD
@@ -188,7 +185,7 @@ class BoardsRecord:
         self.save()
 
     def record_clients(self, board: str, hello: Hello) -> None:
-        """Assign new clients to the board for good, before the board is welcomed."""
+        """Assign new clients to the board for the whole run, before the board is welcomed."""
         new = {c.name: c for c in hello.clients if c.name not in self.client_summaries}
         if new:
             self.client_summaries |= new
@@ -208,7 +205,7 @@ class BoardsRecord:
 
 
 class Admission:
-    """Decides which boards take part; records their clients before they are welcomed."""
+    """Decides which boards take part; records the clients of a board before it is welcomed."""
 
     def __init__(
         self, config: Config, record: BoardsRecord, enrolled: EnrolledClients | None, say: Say
@@ -218,7 +215,7 @@ class Admission:
         self.find_summary = None if is_complete else load_known_summaries(config, say)
 
     def check(self, board: str, hello: Hello) -> str:
-        """Return why a board cannot take part; an empty string if it takes part now."""
+        """Return why a board cannot take part; an empty string if it was admitted."""
         why = self.find_objection(board, hello)
         if not why:
             self.record.record_clients(board, hello)
@@ -241,7 +238,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class ServerHooks:
-    """What a server calls: ``say`` with lines for people, ``on_event`` with the run's events.
+    """Functions that a server calls: ``say`` with lines for people, ``on_event`` with run events.
 
     ``watch`` is called several times a second; an error that it raises ends the run.
     """
@@ -323,7 +320,7 @@ def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
 def keep_journal(
     journal: Journal, session: ServerSession, enrolment: Enrolment, enrolled: EnrolledClients | None
 ) -> None:
-    """Record the server's start, and from now on what the session reports."""
+    """Record the server's start and, from now on, the facts that the session reports."""
 
     def record_fact(kind: str, board: str = "-", **details: Any) -> None:
         if kind == "joined" and enrolled is not None:
@@ -343,7 +340,7 @@ def keep_journal(
 
 
 def wait_for_clients(config: Config, link: ServerLink, record: BoardsRecord) -> RemoteFederation:
-    """Wait until every client of the run has been introduced, now or in an earlier start."""
+    """Wait until a board has introduced every client, in this start or an earlier one."""
     count, last_line = config.data.clients, ""
     link.publish([link.session.make_control_publication()])
     while missing := count - len(record.client_summaries):

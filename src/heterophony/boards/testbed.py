@@ -1,4 +1,4 @@
-"""The testbed: broker, server and boards of one run as processes of this machine, with faults."""
+"""The testbed: broker, server and boards of one run as local processes, with injected faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PrivateBroker:
     """Mosquitto in a folder, on a free port, reachable from this machine only."""
 
     def __init__(self, folder: Path) -> None:
-        """Start it; a broker that a killed testbed left in the folder is ended first."""
+        """Start the broker; first end one that a killed testbed left running in the folder."""
         process.stop_mosquitto(folder)
         with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,7 +72,7 @@ class PrivateBroker:
             raise
 
     def start(self) -> None:
-        """Start Mosquitto, again if it is killed meanwhile; always on the port it had at first."""
+        """Start Mosquitto, or restart it if it is killed meanwhile; the port never changes."""
         for attempt in range(1, START_ATTEMPTS + 1):
             port = None if self.broker.settings_file.exists() else 0
             try:
@@ -84,13 +84,13 @@ class PrivateBroker:
                     raise
 
     def restart(self) -> None:
-        """Kill Mosquitto, if it still runs, and start it again."""
+        """Kill Mosquitto if it still runs, and start it again."""
         if self.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             if not select.select([self.pidfd], [], [], process.TIMEOUT_SECONDS)[0]:
                 raise BrokerError(
-                    "Mosquitto does not end after SIGKILL; end it by hand, then repeat"
+                    "Mosquitto did not end after SIGKILL; end it by hand, then repeat"
                 )
             self.close_pidfd()
         self.start()
@@ -104,7 +104,7 @@ class PrivateBroker:
     def stop(self) -> None:
         """End Mosquitto and delete its folder, which holds keys.
 
-        If that fails, the clean-up process ends Mosquitto after us.
+        If that fails, the clean-up process ends Mosquitto when this process has ended.
         """
         with suppress(HeterophonyError):
             process.stop_mosquitto(self.broker.folder)
@@ -120,15 +120,15 @@ class PrivateBroker:
 
 
 def open_pidfd(pid: int | None) -> int:
-    """Open a process to be told of its end; raise BrokerError if it has ended already."""
+    """Return a descriptor that signals the end of a process; raise BrokerError if it has ended."""
     if pid is not None:
         with suppress(ProcessLookupError):
             return os.pidfd_open(pid)
-    raise BrokerError("Mosquitto ended right after its start; see its log")
+    raise BrokerError("Mosquitto ended right after it started; see its log")
 
 
 def stop_after_testbed(folder: Path) -> None:
-    """Wait for the end of the testbed, then end Mosquitto, which is no child of the testbed."""
+    """Wait for the end of the testbed, then end Mosquitto, which is not a child of the testbed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wait_for_parent_exit()
     deadline = time.monotonic() + process.TIMEOUT_SECONDS
@@ -146,7 +146,7 @@ RUN_NAME = "testbed"  # on the broker, which serves no other run
 
 
 class TestbedProcess(ChildProcess):
-    """The server or a board. ``work`` gets a function that sends messages, then the arguments."""
+    """The server or a board. ``work`` receives a function that sends messages, then the arguments."""
 
     __test__ = False  # for pytest it is no test
 
@@ -241,14 +241,14 @@ FAULT_KINDS = ("boards", "server", "broker", "network")
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """The kind of fault; ``board`` is the board or the link that is hit, if the kind has one."""
+    """A fault of one kind; ``board`` is the number of the affected board or link, if there is one."""
 
     kind: str
     board: int
 
 
 def draw_fault(kinds: Sequence[str], seed: int, t: int, boards: int) -> InjectedFault | None:
-    """Draw the fault after round ``t``; None if no kinds were requested."""
+    """Draw the fault after round ``t``; None if no kinds of fault were requested."""
     if not kinds:
         return None
     draw = make_generator(seed, "testbed", t)
@@ -327,7 +327,7 @@ class Testbed:
         self.stop()
 
     def enrol_board(self, broker: PrivateBroker, name: str) -> Enrolment:
-        """Enrol a board; if links are to be cut, it connects through a proxy that can be cut."""
+        """Enrol a board; if its link should be cut, it connects through a proxy that can be cut."""
         enrolment = broker.enrol_board(name)
         if "network" not in self.faults:
             return enrolment
@@ -335,7 +335,7 @@ class Testbed:
         return replace(enrolment, port=self.proxies[-1].port)
 
     def stop(self) -> None:
-        """End everything that was started. Also called in a signal handler."""
+        """End all processes that were started. Also called in a signal handler."""
         for part in self.processes:
             part.process.kill()
         for part in self.processes:
@@ -355,7 +355,7 @@ class Testbed:
             for ready in connection.wait([*pipes, *mosquitto]):
                 if isinstance(ready, int):
                     self.broker.restart()
-                    self.say("the broker was killed; it is started again")
+                    self.say("the broker was killed; restarting it")
                 elif (part := pipes[ready]).pipe is ready and self.handle_message(part):  # type: ignore[index]
                     return self.wait_for_boards()
                 break  # the handler may have changed the other processes
@@ -389,17 +389,17 @@ class Testbed:
             self.processes.remove(part)
             return part is self.server
         if code == FORK_SERVER_DIED:  # its children end with it
-            self.say(f"{part.name} was killed with the fork server; it is started again")
+            self.say(f"{part.name} was killed with the fork server; restarting it")
             part.start()
             return False
         if code is None or code > 0:
             raise EngineError(f"{part.name} ended with exit code {code}, for the reason above")
-        self.say(f"{part.name} was killed by signal {-code}; it is started again")
+        self.say(f"{part.name} was killed by signal {-code}; restarting it")
         part.start()
         return False
 
     def wait_for_boards(self) -> None:
-        """Give boards time to learn that the run has ended; one just started may never do so."""
+        """Give boards time to learn that the run has ended; a board that just started may never learn it."""
         deadline = time.monotonic() + EXIT_SECONDS
         for part in self.processes:
             part.wait_for_exit(max(0.0, deadline - time.monotonic()))
@@ -427,7 +427,7 @@ class Testbed:
 
 
 def start_testbed_fork_server() -> None:
-    """Start the fork server early; it imports torch while the data are read."""
+    """Start the fork server early, so that it imports torch while the data are read."""
     start_fork_server(__name__)
 
 
@@ -439,7 +439,7 @@ def get_testbed_folder(folder: RunFolder) -> Path:
 def assign_clients(
     clients: Sequence[str], boards: int | None, folder: RunFolder
 ) -> list[list[str]]:
-    """Assign clients to boards evenly, in order; a resumed run must have as many as before."""
+    """Assign clients to boards evenly, in order; a resumed run must have as many boards as before."""
     record = get_testbed_folder(folder) / "testbed.json"
     previous: int | None = read_json(record)["boards"] if record.exists() else None
     count = boards or previous or min(DEFAULT_BOARDS, len(clients))

@@ -1,4 +1,4 @@
-"""The command line: its commands, their examples, and how errors are printed."""
+"""The command line: the app with all commands, their examples, and the printing of errors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
 
 
 def add_examples(app: typer.Typer, above: str = "") -> None:
-    """End the help of each command that has examples with them."""
+    """Append the examples of each command to its help."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
         command.epilog = format_epilog(EXAMPLES.get(f"{above}{name}", ())) or command.epilog
@@ -89,14 +89,14 @@ def add_examples(app: typer.Typer, above: str = "") -> None:
 
 
 def format_epilog(lines: tuple[str, ...]) -> str:
-    """Format examples for a help page, whose paragraphs become lines."""
+    """Format examples as lines of a help page."""
     return (
         "\n\n".join(["Examples:", *(line.replace("[", r"\[") for line in lines)]) if lines else ""
     )
 
 
 class ErrorReportingGroup(TyperGroup):
-    """Prints one line for every error that a user can mend, and exits with its code."""
+    """Prints one line for every error that a user can fix, and exits with the error's code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -68,7 +68,7 @@ def server(
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Serve a run to boards. Started again after any interruption, it continues."""
+    """Serve a run to boards. After an interruption, run the command again to continue."""
     from ..algorithms import get_display_name
     from ..boards.broker.certificates import EnrolledClients
     from ..boards.broker.enrolment import read_enrolment
@@ -81,8 +81,7 @@ def server(
     enrolled = EnrolledClients(enrolment.parent)
     if not enrolled.can_be_read:
         terminal.print_note(
-            f"{enrolment} is not in the broker's folder: the clients that enrolments name"
-            " cannot be checked"
+            f"{enrolment} is not in the broker's folder, so boards are not checked against their enrolments"
         )
     if folder.config_file.exists():
         named_again = names_own_algorithm(file, pairs or [], folder.config_file)
@@ -92,7 +91,7 @@ def server(
         config = read_settings(file, pairs)
         if config.engine.accelerator not in ("auto", "cpu"):
             raise ConfigError(
-                "engine.accelerator: every board chooses its own, as in `heterophony board -c"
+                "engine.accelerator: each board chooses its own accelerator, as in `heterophony board -c"
                 f" engine.accelerator={config.engine.accelerator}`; leave it out here"
             )
         folder.create(config.to_toml())
@@ -107,7 +106,7 @@ def server(
 
 
 def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool:
-    """Return True if a command names the same algorithm from outside as the run it continues."""
+    """Return True if a command names the same external algorithm as the run that it continues."""
     from ..algorithms import is_own_code
 
     name = find_named_algorithm(begun, [])
@@ -121,7 +120,7 @@ def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool
 ClientsOption = Annotated[
     str,
     typer.Option(
-        help="The clients on this board, as in 0,1,2. Default with --data: all clients in it."
+        help="The clients on this board, as in 0,1,2; default with --data: all clients in it."
     ),
 ]
 DataOption = Annotated[
@@ -133,19 +132,23 @@ SharesOption = Annotated[
     typer.Option(help="A folder with the clients' shares of the data set, as `fleet data` writes."),
 ]
 FolderOption = Annotated[
-    Path, typer.Option(help="Where clients keep personal parameters, which are never sent.")
+    Path, typer.Option(help="The folder for clients' personal parameters, which are never sent.")
 ]
 RunOption = Annotated[
     str | None,
-    typer.Option(help="Name of the run; default: the first that a connected server announces."),
+    typer.Option(help="Name of the run; default: the first run that a connected server announces."),
 ]
 MemoryLimitOption = Annotated[
     int | None,
-    typer.Option(min=64, help="Memory limit in MB. Default: the memory of the board."),
+    typer.Option(min=64, help="Memory limit in MB; default: the board's memory."),
 ]
 PairsOption = Annotated[
     list[str] | None,
-    typer.Option("-c", "--config", help="Where its jobs compute, as in engine.accelerator=cuda."),
+    typer.Option(
+        "-c",
+        "--config",
+        help="The accelerator of this board's jobs, as in engine.accelerator=cuda.",
+    ),
 ]
 
 
@@ -161,7 +164,7 @@ def board(
     pairs: PairsOption = None,
     trust: TrustOption = False,
 ) -> None:
-    """Take part in a run, until it ends. Started again after any interruption, it continues."""
+    """Take part in a run until it ends. After an interruption, run the command again to continue."""
     from ..boards.board import BoardOptions, take_part, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.keys import rename_key
@@ -180,7 +183,9 @@ def board(
     names = [c.strip() for c in clients.split(",") if c.strip()]
     own = None if data is None else find_client_data(data, names, credentials.name)
     if own is None and not names:
-        raise ConfigError("--clients: missing; name those on this board, as in --clients 0,1,2")
+        raise ConfigError(
+            "--clients: missing; name the clients on this board, as in --clients 0,1,2"
+        )
     options = BoardOptions(
         data=own,
         shares=shares,
@@ -198,9 +203,9 @@ def board(
 
 def journal(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    board: Annotated[str | None, typer.Option(help="Show only lines about this board.")] = None,
+    board: Annotated[str | None, typer.Option(help="Print only facts about this board.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Show only lines of this kind, as in refused.")
+        str | None, typer.Option(help="Print only facts of this kind, as in refused.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check that no line was altered or removed.")
@@ -217,7 +222,9 @@ def journal(
     if check:
         if damage:
             raise FolderError(f"the journal of {folder} is damaged in {len(damage)} places")
-        terminal.print_note(f"{len(lines)} lines, none altered, none missing between them")
+        terminal.print_note(
+            f"{len(lines)} lines; none is altered, and none is missing between them"
+        )
         return
     facts = [
         fact
@@ -258,8 +265,7 @@ def run_testbed(
     faults: Annotated[
         list[str] | None,
         typer.Option(
-            help="Inject a fault after every round into one of boards, server, broker, network,"
-            " or all; as in boards,broker."
+            help="Inject a fault after every round into one of these: boards, server, broker, network or all, as in boards,broker."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
@@ -305,7 +311,7 @@ def run_testbed(
 
 
 def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
-    """Run a testbed and show its progress; ``sizes`` are the clients' numbers of test examples."""
+    """Run a testbed and show its progress; ``sizes`` has each client's number of test examples."""
     from ..algorithms import get_display_name
     from ..studies.hooks import show_progress
 
@@ -322,7 +328,7 @@ def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int])
 
 
 def list_default_settings(pairs: list[str]) -> list[str]:
-    """List the settings of a testbed without a file; without a number of clients if the data name them."""
+    """List the default settings of a testbed; omit the number of clients if the data name them."""
     from ..config.keys import expand_section, find_choice
     from ..data.sources import find_named_clients
 
@@ -355,29 +361,32 @@ def up(
     lan: Annotated[
         bool | None,
         typer.Option(
-            "--lan/--no-lan", help="Also listen to other machines. Default: as before, or no."
+            "--lan/--no-lan",
+            help="Also listen to other machines. Default: as at the last start, or no.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0: any free port. Default: as before, or 8883."),
+        typer.Option(
+            min=0, max=65535, help="0: any free port. Default: as at the last start, or 8883."
+        ),
     ] = None,
 ) -> None:
-    """Start Mosquitto in the background, with TLS and access rights; create the folder if need be."""
+    """Start Mosquitto in the background, with TLS and access rights; create the folder if needed."""
     broker = open_broker(folder)
     listen, started = broker.start(lan, port)
     reach = "this machine and others" if listen.lan else "this machine only"
     terminal.print_note(f"{'up' if started else 'already up'} on port {listen.port}, for {reach}")
     if started and os.geteuid() == 0:
         terminal.print_note(
-            "started by root, so Mosquitto is root too; as an ordinary user it is safer"
+            "Mosquitto runs as root, because root started it; an ordinary user is safer"
         )
     terminal.print_note(f"the server's enrolment: {broker.server_enrolment_file}")
 
 
 def down(folder: FolderArgument = DEFAULT_FOLDER) -> None:
     """Stop Mosquitto; running servers and boards continue after the next `up`."""
-    terminal.print_note("down" if open_broker(folder).stop() else "it was not up")
+    terminal.print_note("down" if open_broker(folder).stop() else "the broker was not running")
 
 
 def enrol(
@@ -394,7 +403,7 @@ def enrol(
         typer.Option(help="The only clients that the board may hold, as in 0,1,2; default: any."),
     ] = None,
 ) -> None:
-    """Enrol a board: write the one file that it needs. It holds a private key: keep it secret."""
+    """Enrol a board: write the one file it needs, which holds a private key: keep it secret."""
     file = out or Path(f"{board}.toml")
     names = [] if clients is None else [c.strip() for c in clients.split(",")]
     enrolment = open_broker(folder).enrol(board, file, names)
@@ -406,7 +415,7 @@ def enrol(
 
 
 def revoke(board: BoardArgument, folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """Revoke a board at once and for ever; `enrol` gives it a new file."""
+    """Revoke a board's enrolment at once and for good; `enrol` makes a new one."""
     open_broker(folder).revoke(board)
     terminal.print_note(f"{board} is revoked")
 

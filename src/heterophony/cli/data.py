@@ -1,4 +1,4 @@
-"""``data``: download, inspect and partition data sets."""
+"""The commands ``data``: download, inspect, partition and export data sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN_CLIENTS = 20  # of `data show`, for people
 
 
 class TaskChoice(StrEnum):
-    """What is learned."""
+    """The kind of task: what is learned."""
 
     classification = "classification"
     regression = "regression"
@@ -41,7 +41,7 @@ class TaskChoice(StrEnum):
 
 
 class ExportChoice(StrEnum):
-    """Formats of other platforms."""
+    """Formats of other platforms to export to."""
 
     pfllib = "pfllib"
     leaf = "leaf"
@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="A name from `heterophony list datasets`.")],
 ) -> None:
-    """Download a data set into the cache, unless it is on this machine."""
+    """Download a data set into the cache, unless it is already on this machine."""
     from ..data.sources import fetch_dataset
 
     terminal.print_note(f"{name} is in {fetch_dataset(name)}")
@@ -93,7 +93,7 @@ def show(
     ] = TaskChoice.classification,
     json: JsonOption = False,
 ) -> None:
-    """Describe a data set: its examples, their shape, its classes and the clients that it names."""
+    """Describe a data set: its examples, their shape, its classes and any clients that it names."""
     from ..data.sources import read_source
 
     found = read_source(name, path, task=task.value, users=users)
@@ -115,11 +115,11 @@ def show(
     if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
         terminal.print_table(ResultTable.build(["client", examples], shown))
         if (more := len(about["clients"]) - len(shown)) > 0:
-            terminal.print_note(f"and {more} more clients; --json has them all")
+            terminal.print_note(f"and {more} more clients; --json prints all")
 
 
 def name_format(name: str) -> str:
-    """Return the name of the format in which a path holds data; of a named data set, nothing."""
+    """Return the name of the data format at a path; an empty string for a named data set."""
     from ..data.sources import SOURCES, find_dataset_name
     from ..data.sources.formats import find_format
 
@@ -128,7 +128,7 @@ def name_format(name: str) -> str:
 
 
 def describe_source(found: Source, format_name: str) -> dict[str, Any]:
-    """Describe a data set as JSON has it."""
+    """Describe a data set as plain data for JSON."""
     import numpy as np
 
     from ..data.source import count_targets
@@ -158,7 +158,7 @@ def describe_source(found: Source, format_name: str) -> dict[str, Any]:
 
 
 def print_columns(columns: list[dict[str, Any]]) -> None:
-    """Print what the columns of a table hold."""
+    """Print a description of a table's columns."""
     rows = [
         (c["name"], ", ".join(c["categories"][:8]) or "numbers", c["missing"] or "")
         for c in columns
@@ -180,7 +180,7 @@ def partition(
         Path | None,
         typer.Option(
             "--save",
-            help="Write which client holds which examples: .json or .npz, for kind = 'file'.",
+            help="Write the examples of each client to a .json or .npz, for partition.kind = file.",
         ),
     ] = None,
     json: JsonOption = False,
@@ -225,9 +225,11 @@ def augment(
     pairs: SettingsOption = None,
     client: Annotated[
         str | None,
-        typer.Option(help="Whose images; default: the client that gets the most copies."),
+        typer.Option(
+            help="The client whose images to draw; default: the one that gets the most copies."
+        ),
     ] = None,
-    each: Annotated[int, typer.Option(min=1, help="Copies of every class.")] = 4,
+    each: Annotated[int, typer.Option(min=1, help="Number of copies to draw per class.")] = 4,
 ) -> None:
     """Draw the augmented copies that FedReG makes of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
@@ -243,7 +245,7 @@ def augment(
 
 
 def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
-    """Read a configuration for its data; an algorithm from outside is neither needed nor imported."""
+    """Read a configuration for its data; an external algorithm is neither needed nor imported."""
     from ..algorithms import is_own_code
     from ..config.reading import read_config
 
@@ -266,7 +268,7 @@ def save_label_distribution(
         from ..report.page.html import write_label_page
 
         if kind is not ChartChoice.all:
-            raise ConfigError(f"{out}: a page has its own charts; leave out --kind, or draw a .png")
+            raise ConfigError(f"{out}: a page has all charts; leave out --kind, or draw a .png")
         write_label_page(held, out)
     else:
         from ..report.figures.label_distribution import draw_label_distribution
@@ -276,7 +278,7 @@ def save_label_distribution(
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
-    """Describe the sizes and labels of every client, and their distance to those of all clients."""
+    """Describe each client's number of examples, its labels and their distance to those of all."""
     from ..data.federation import entropy, jensen_shannon, total_variation
 
     counts, held = federation.counts(), list_splits(federation)
@@ -297,7 +299,7 @@ def list_splits(federation: Federation) -> tuple[str, ...]:
 
 
 def print_label_table(federation: Federation) -> None:
-    """Print the training examples per client and class; the stronger the colour, the more."""
+    """Print the training examples per client and class; a stronger colour means more examples."""
     counts, labels = federation.counts(), federation.labels
     table = terminal.create_table()
     for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
@@ -315,11 +317,11 @@ def print_label_table(federation: Federation) -> None:
         "entropy in bits; TV, JS: total variation and Jensen-Shannon distance to the labels of all"
     )
     if missing:
-        terminal.print_note(f"nobody trains on class {', '.join(missing)}")
+        terminal.print_note(f"no client trains on class {', '.join(missing)}")
 
 
 def get_shade(share: float) -> str:
-    """Return a shade from pale to strong blue, readable under black and white text."""
+    """Return a shade from pale to strong blue on which black or white text is readable."""
     strength = share**0.5
     r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))
     return f"rgb({r},{g},{b})"

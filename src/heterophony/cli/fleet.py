@@ -1,4 +1,4 @@
-"""``fleet``: the steps that prepare boards over SSH, start heterophony on them and watch it."""
+"""The commands ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARKS = {"waiting": "·", "working": "[yellow]…[/]", "done": "[green]✓[/]", 
 
 
 class TerminalView(View):
-    """Shows all boards in place while a step runs; what failed is printed as an error afterwards."""
+    """Shows the state of all boards while a step runs; failures are printed afterwards."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet  # say nothing of boards on which all is well
@@ -64,7 +64,7 @@ class TerminalView(View):
                     STDERR.print(escape(clean_line(line)), soft_wrap=True, highlight=False)
 
     def draw(self) -> Table:
-        """Return the table of all boards, as they are now."""
+        """Return the table of all boards in their current state."""
         table = Table(title=self.title, box=None, show_header=False, title_justify="left")
         for board, (state, text) in self.rows.items():
             table.add_row(MARKS[state], escape(board), escape(clean_line(text)))
@@ -73,13 +73,13 @@ class TerminalView(View):
 
 RunNameOption = Annotated[
     str,
-    typer.Option("--run", help="The name of the run; default: the one that a server announces."),
+    typer.Option("--run", help="The name of the run; default: the run that a server announces."),
 ]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the words before the command choose."""
+    """The choices made before the command's name: fleet file, boards and folders."""
 
     fleet: Fleet
     boards: tuple[Board, ...]  # that the command is for
@@ -101,7 +101,9 @@ def choose_fleet(
     hosts: Annotated[Path, typer.Argument(metavar="HOSTS.toml", help="The list of boards.")],
     only: Annotated[str, typer.Option(help="Only these boards, as in nano-1,nano-2.")] = "",
     broker: Annotated[Path, typer.Option(help="The folder of the broker.")] = Path("broker"),
-    wheels: Annotated[Path, typer.Option(help="The folder that `wheels` fills.")] = Path("wheels"),
+    wheels: Annotated[
+        Path, typer.Option(help="The folder in which `wheels` collects wheels.")
+    ] = Path("wheels"),
 ) -> None:
     """Prepare, start and watch many boards over SSH; `run` does all of it."""
     from ..boards.fleet.hosts import read_fleet
@@ -113,7 +115,7 @@ def choose_fleet(
 
 @contextmanager
 def prepare(chosen: Chosen) -> Iterator[Preparation]:
-    """Open the connections; they end with the command."""
+    """Yield the preparation; its connections end with the command."""
     from ..boards.fleet.install import Installer
     from ..boards.fleet.run import Preparation
     from ..boards.fleet.ssh import SshRunner
@@ -124,7 +126,7 @@ def prepare(chosen: Chosen) -> Iterator[Preparation]:
 
 
 def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False) -> Outcome:
-    """Do a step on these boards and show it; one line for each board that fails."""
+    """Do a step on these boards and show its progress; print one line for each board that fails."""
     from ..boards.fleet.hosts import do_on_boards
 
     outcome = do_on_boards(title, boards, step, TerminalView(quiet))
@@ -134,7 +136,7 @@ def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False
 
 
 def end(outcome: Outcome) -> None:
-    """Exit with code 1 if a board failed; its line is printed already."""
+    """Exit with code 1 if a board failed; its error has already been printed."""
     if outcome.failed:
         raise SystemExit(1)
 
@@ -155,13 +157,13 @@ def load_run(prepared: Preparation, config: Config) -> None:
 
 
 def start_broker(prepared: Preparation) -> None:
-    """Start the broker for the boards, unless it is up."""
+    """Start the broker for the boards, unless it is already up."""
     fleet = prepared.fleet
     listen, started = prepared.broker.start(fleet.lan, fleet.port)
     if started:
         folder = prepared.broker.folder
         terminal.print_note(
-            f"the broker is up on port {listen.port}; to end it: heterophony broker down {folder}"
+            f"the broker is up on port {listen.port}; to stop it: heterophony broker down {folder}"
         )
 
 
@@ -181,7 +183,7 @@ def check(context: typer.Context, json: JsonOption = False) -> None:
 
 
 def wheels(context: typer.Context) -> None:
-    """Collect the wheels that the boards need, for their architecture, into --wheels."""
+    """Collect the wheels for the boards' architectures in the folder --wheels."""
     from ..boards.fleet.install import Target, collect_wheels
 
     chosen: Chosen = context.obj
@@ -201,13 +203,13 @@ def wheels(context: typer.Context) -> None:
 
 
 def install(context: typer.Context) -> None:
-    """Install heterophony and its packages from here; boards need no internet."""
+    """Install heterophony and its packages from this machine; boards need no internet."""
     with prepare(context.obj) as prepared:
         end(do_step("install", context.obj.boards, prepared.install))
 
 
 def enrol(context: typer.Context) -> None:
-    """Give each board a key for the broker here, which is started if need be."""
+    """Give each board an enrolment of this machine's broker, which is started if needed."""
     with prepare(context.obj) as prepared:
         start_broker(prepared)
         end(do_step("enrol", context.obj.boards, prepared.enrol))
@@ -234,7 +236,7 @@ def start(
 
 
 def stop(context: typer.Context) -> None:
-    """Stop heterophony on each board; started again, it continues."""
+    """Stop heterophony on each board; after `start`, it continues."""
     from ..boards.fleet.steps import stop_process
 
     with prepare(context.obj) as prepared:
@@ -289,7 +291,7 @@ def collect(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("boards"),
 ) -> None:
-    """Copy the logs and facts of all boards here; memories and data stay on the boards."""
+    """Copy logs and facts of all boards to this machine; memories and data stay on the boards."""
     with prepare(context.obj) as prepared:
         outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
         collected = collect_all(prepared, context.obj.boards, out)
@@ -298,7 +300,7 @@ def collect(
 
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
-    """Write the log and facts of each board to a folder of its name."""
+    """Write the log and facts of each board to a folder with the board's name."""
     from ..boards.fleet.steps import collect as collect_board
 
     return do_step(

@@ -1,4 +1,4 @@
-"""``fleet run`` and ``fleet table``: whole runs on boards, from the check to the report."""
+"""The commands ``fleet run`` and ``fleet table``: whole runs on boards, from check to report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LateOption = Annotated[
     bool,
-    typer.Option("--late", help="Start without boards that fail; they join once they are ready."),
+    typer.Option("--late", help="Begin without boards that fail; they join when they are ready."),
 ]
 
 
@@ -46,7 +46,7 @@ def run(
     late: LateOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Do it all: check, install, enrol, copy data, start, serve the run, collect and report."""
+    """Do all steps: check, install, enrol, copy data, start, serve the run, collect and report."""
     from ..runs.folder import RunFolder
 
     config, folder = read_settings(file, pairs), RunFolder(out)
@@ -71,7 +71,7 @@ def table(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a published testbed table on the boards, row by row. Re-run to continue."""
+    """Run a published testbed table on the boards, row by row. Run again to continue."""
     from ..config.reading import read_config
     from ..papers.reproduce import TableSelection, build_result, create_run_folders, list_unfinished
     from ..papers.table import load_table
@@ -98,7 +98,7 @@ def table(
 def require_all_boards(chosen: steps.Chosen) -> None:
     if len(chosen.boards) < len(chosen.fleet.boards):
         raise ConfigError(
-            "--only: a run needs all its boards; list those of the run in a file of their own"
+            "--only: a run needs all boards in the file; list this run's boards in their own file"
         )
 
 
@@ -140,7 +140,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
 
 
 def make_ready(prepared: Preparation, late: bool) -> set[str]:
-    """Do all steps on all boards; return those that are not ready, if that is allowed."""
+    """Do all steps on all boards; return the boards that are not ready, if ``late`` allows any."""
     boards, failed = prepared.fleet.boards, dict[str, str]()
     for title, step in (
         ("check", prepared.check),

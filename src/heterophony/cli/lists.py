@@ -1,4 +1,4 @@
-"""``list``: algorithms, models, data sets, partitions, protections, papers and runs, one line each."""
+"""The commands ``list``, ``schema``, ``bench`` and ``doctor``: what there is and works here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options import JsonOption
 
 
 class ListKind(StrEnum):
-    """What `list` can list."""
+    """The kinds of things that `list` can list."""
 
     algorithms = "algorithms"
     models = "models"
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema() -> None:
-    """Print a JSON Schema of a file of settings, by which editors complete and check it."""
+    """Print a JSON Schema of settings files, with which editors complete and check them."""
     from ..config.keys import build_schema
 
     terminal.print_json(build_schema())
@@ -46,7 +46,7 @@ def list_(
     what: ListKind,
     tensors: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="With models: list the tensors of this one by name."),
+        typer.Option(metavar="MODEL", help="With models: list the tensors of this model by name."),
     ] = None,
     algorithm: Annotated[
         str, typer.Option(help="With --tensors: the algorithm that shares or keeps them.")
@@ -73,7 +73,7 @@ def list_(
         return
     if not found:
         terminal.print_note(
-            "no runs below runs/" if what is ListKind.runs else f"no {what.value} here"
+            "there are no runs in runs/" if what is ListKind.runs else f"no {what.value} here"
         )
         return
     columns = [k for k in found[0] if k != "settings"]
@@ -91,7 +91,7 @@ def list_(
     terminal.print_table(ResultTable.build(heads, rows))
     if what is ListKind.algorithms:
         terminal.print_note(
-            "bytes: of one client in one round, relative to FedAvg (convnet on CIFAR-10)"
+            "bytes: sent by one client in one round, relative to FedAvg (convnet on CIFAR-10)"
         )
 
 
@@ -108,13 +108,12 @@ def show_tensors(model: str, algorithm: str, json: bool) -> None:
     label = get_display_name(find_algorithm_name(algorithm))
     terminal.print_table(ResultTable.build(["name", "shape", f"with {label}"], rows))
     terminal.print_note(
-        "personal parameters are patterns of these names, such as head.* or *.bias; the shapes are"
-        " those for 10 classes and, where it is a net for images, 3×32×32"
+        "personal parameters are patterns of these names, such as head.* or *.bias; the shapes are for 10 classes and, for image models, inputs of 3×32×32"
     )
 
 
 def format_list_cell(key: str, row: dict[str, Any]) -> str:
-    """Format a cell; settings stand below the description."""
+    """Format a cell of the list; an algorithm's settings go below its description."""
     value = row[key]
     if key == "algorithm" and value is not None:
         from ..algorithms import get_display_name
@@ -228,15 +227,15 @@ def list_runs() -> list[dict[str, Any]]:
 
 def bench(
     json: JsonOption = False,
-    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.")] = 6.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement in seconds.")] = 6.0,
     device: Annotated[
         str,
         typer.Option(
-            help="The accelerator of the workers, as in cuda; the plain loop stays on the CPU."
+            help="The device of the workers, as in cuda; the plain loop always runs on the CPU."
         ),
     ] = "cpu",
 ) -> None:
-    """Measure this machine's speed, as ratios within one run."""
+    """Measure this machine's speed relative to a plain training loop."""
     from ..core.accelerator import choose_compute
     from ..tools.bench import measure_speed
 
@@ -254,13 +253,16 @@ def bench(
 def doctor(
     json: JsonOption = False,
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Check a GPU instead: same bits for 1, 2 and 4 workers?")
+        bool,
+        typer.Option(
+            "--gpu", help="Check instead that a GPU gives the same bits with 1, 2 and 4 workers."
+        ),
     ] = False,
     device: Annotated[
         str, typer.Option(help="The GPU that --gpu checks, as in cuda:1 or mps.")
     ] = "auto",
 ) -> None:
-    """Check whether every engine can run here; say what is missing and how to get it."""
+    """Check which engines can run here; print what is missing and how to install it."""
     from ..tools.doctor import check_installation
 
     if gpu:
@@ -278,7 +280,7 @@ def doctor(
 
 
 def show_gpu_check(device: str, json: bool) -> None:
-    """Run the check of a GPU, and show it beside the CPU; exit 1 if bits differ by the workers."""
+    """Check a GPU and show it beside the CPU; exit with 1 if bits depend on the number of workers."""
     from ..tools.doctor import check_gpu, describe_setup, find_differences
 
     with terminal.handle_signals(signal.default_int_handler):

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
-    """List the algorithms whose name begins so, for the shell's completion."""
+    """List the algorithms whose name begins with this text, for the shell's completion."""
     from ..algorithms import ALGORITHM_CLASSES
 
     return [name for name in ALGORITHM_CLASSES if name.startswith(incomplete.lower())]
 
 
 def complete_run_argument(incomplete: str) -> list[str]:
-    """List the algorithms, and the files of settings in this folder, whose name begins so."""
+    """List the algorithms and the settings files in this folder that begin with this text."""
     files = sorted(path.name for path in Path.cwd().glob("*.toml"))
     return [*complete_algorithm(incomplete), *(f for f in files if f.startswith(incomplete))]
 
@@ -50,13 +50,13 @@ OTHER_NAMES = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command with ``-c`` that also takes settings as options and as bare words."""
+    """A command with ``-c`` that also accepts settings as options and as bare words."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self.parse_words(ctx, args))
 
     def parse_words(self, ctx: Any, words: list[str]) -> list[str]:
-        """Return the words of the command line as the parser takes them."""
+        """Return the words of the command line in the form that the parser expects."""
         takes_value = {
             name: not getattr(p, "is_flag", False)
             for p in self.get_params(ctx)
@@ -67,9 +67,9 @@ class SettingsCommand(TyperCommand):
 
 
 def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
-    """Write settings that are given as options or bare words with ``-c``; leave all else as it is.
+    """Rewrite settings given as options or bare words with ``-c``; leave other words unchanged.
 
-    ``takes_value`` has the options of the command, and whether a value follows each.
+    ``takes_value`` maps each option of the command to whether a value follows it.
     """
     out: list[str] = []
     rest = list(words)
@@ -94,7 +94,7 @@ def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> l
 def translate_option(
     option: str, value: str | None, rest: list[str], takes_value: Mapping[str, bool]
 ) -> list[str]:
-    """Return what an unknown option means; its value may be the first word of the rest."""
+    """Return an unknown option as a setting; its value may be the first word of the rest."""
     key = get_own_name(option.removeprefix("--"))
     if key == "seed" and "--seeds" in takes_value:
         option, key = "--seeds", ""
@@ -110,13 +110,13 @@ def translate_option(
 
 
 def get_own_name(key: str) -> str:
-    """Return our short key for what other platforms call a setting; another key as it is written."""
+    """Return our short key for another platform's name of a setting; other keys unchanged."""
     key = key.replace("-", "_")
     return OTHER_NAMES.get(key, key)
 
 
 def is_setting(key: str) -> bool:
-    """Return True if a full or short key is one of a configuration, with any algorithm."""
+    """Return True if a full or short key exists in a configuration with any algorithm."""
     from ..config.keys import NAMED_SECTIONS
 
     if key in (*NAMED_SECTIONS, "partition"):  # their name or kind
@@ -144,7 +144,7 @@ def list_all_keys() -> Iterable[str]:
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """List the keys that begin so or, after the equals sign, the values that a key can have."""
+    """List the keys that begin with this text or, after the equals sign, the values of a key."""
     key, sign, value = incomplete.partition("=")
     if not sign:
         keys = [k for k in list_all_keys() if k.startswith(key)]
@@ -154,7 +154,7 @@ def complete_setting(incomplete: str) -> list[str]:
 
 
 def list_values(key: str) -> list[str]:
-    """List the values that a key can have, if there are few."""
+    """List the possible values of a key if there are few."""
     from ..algorithms import ALGORITHM_CLASSES
     from ..config.keys import find_setting
     from ..data.partitions import PARTITIONS
@@ -185,7 +185,7 @@ ConfigArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="CONFIG.toml|ALGO",
-        help="A file of settings, or an algorithm's name. Settings left out have defaults.",
+        help="A settings file or an algorithm's name; settings that are left out have defaults.",
         autocompletion=complete_run_argument,
     ),
 ]
@@ -200,7 +200,9 @@ SettingsOption = Annotated[
 ]
 EngineOption = Annotated[
     list[str] | None,
-    typer.Option("-c", "--config", help="Where jobs run, as in engine.name=ray; repeatable."),
+    typer.Option(
+        "-c", "--config", help="A setting of the engine, as in engine.name=ray; repeatable."
+    ),
 ]
 OutOption = Annotated[
     Path | None, typer.Option(help="The folder to write; default: a new one in runs/.")
@@ -235,7 +237,7 @@ class SeedsCommand(SettingsCommand):
 
 
 def join_seed_words(words: Sequence[str]) -> list[str]:
-    """Join the words after ``--seeds`` that are numbers or ranges into one."""
+    """Join the numbers and ranges after ``--seeds`` into one word."""
     out: list[str] = []
     for word in words:
         after_seeds = len(out) > 1 and out[-2] == "--seeds"
@@ -256,13 +258,13 @@ def parse_seeds(text: str) -> list[int]:
         first = int(ends[1])
         last = first if ends[2] is None else int(ends[2])
         if last < first:
-            raise ConfigError(f"--seeds {text}: {part} holds no seed; write {last}-{first}")
+            raise ConfigError(f"--seeds {text}: {part} is an empty range; write {last}-{first}")
         seeds += range(first, last + 1)
     return list(dict.fromkeys(seeds))
 
 
 def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str] = ()) -> Config:
-    """Read the configuration that a command is given; ``usual`` applies where there is no file."""
+    """Read the configuration of a command; without a file, the settings ``usual`` apply first."""
     from ..config.reading import read_config
 
     file, chosen = locate_settings(word, pairs or [])
@@ -272,7 +274,7 @@ def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str
 
 
 def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the file that a word names, or the setting that chooses the algorithm it names."""
+    """Return the file that a word names, or a setting that chooses the algorithm that it names."""
     if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
         return (None if word is None else Path(word)), []
     from ..algorithms import (
@@ -293,9 +295,9 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
 
 
 def start_fork_server_early(word: str | None, pairs: Sequence[str]) -> None:
-    """Start the fork server before this process imports torch: both then import it side by side.
+    """Start the fork server before this process imports torch, so that both import it in parallel.
 
-    Leave it if the settings may name another engine than the pool.
+    Do nothing if the settings may name an engine other than the pool.
     """
     file, _ = locate_settings(word, pairs)
     words = " ".join(pairs)
@@ -308,7 +310,7 @@ def start_fork_server_early(word: str | None, pairs: Sequence[str]) -> None:
 
 
 def find_named_algorithm(file: Path | None, pairs: Sequence[str]) -> str:
-    """Find the name of the algorithm that a command gets, without importing it; empty: none is named."""
+    """Return the name of a command's algorithm, without importing it; empty if none is named."""
     from ..config.keys import expand_section, find_choice
     from ..config.reading import read_toml
 
@@ -317,10 +319,10 @@ def find_named_algorithm(file: Path | None, pairs: Sequence[str]) -> str:
 
 
 def check_foreign_file(file: Path | None, pairs: Sequence[str]) -> None:
-    """Refuse a file from elsewhere that names a module of the current folder.
+    """Raise ConfigError if a file from another folder names a module of the current folder.
 
-    What a file in this folder names is the user's own code; a file that was downloaded could name
-    whatever lies here. A name in the command itself counts.
+    A file in this folder names the user's own code, but a downloaded file could name
+    any module here. An algorithm named in the command itself is allowed.
     """
     from ..algorithms import is_own_code
     from ..core.own_modules import find_module_file, is_installed
@@ -332,13 +334,12 @@ def check_foreign_file(file: Path | None, pairs: Sequence[str]) -> None:
     if not is_own_code(name) or is_installed(module) or (found := find_module_file(module)) is None:
         return
     raise ConfigError(
-        f"{file}: algorithm.name: {name} would import {found}, and the file is from another folder; if"
-        f" you trust it, add -c {quote(f'algorithm.name={name}')}"
+        f"{file}: algorithm.name: {name} would import {found}, but the file is in another folder; if you trust it, add -c {quote(f'algorithm.name={name}')}"
     )
 
 
 def is_of_current_folder(file: Path) -> bool:
-    """Return True if a file of settings is in or below the current folder, and in no run folder."""
+    """Return True if a settings file is in or below the current folder, outside run folders."""
     try:
         inside = file.resolve().is_relative_to(Path.cwd().resolve())
     except OSError:  # the folder was deleted
@@ -347,7 +348,7 @@ def is_of_current_folder(file: Path) -> bool:
 
 
 def check_only_engine_settings(pairs: list[str] | None) -> None:
-    """Refuse settings that change what an existing run computes; where it runs may change."""
+    """Raise ConfigError for settings that change an existing run's results; the engine may change."""
     for pair in pairs or []:
         if not pair.strip().startswith("engine."):
             raise ConfigError(f"-c {pair}: only engine settings can change, as in engine.name=ray")
@@ -356,7 +357,7 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
 
 
 def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
-    """Return the command that resumes a folder; it has --trust for modules of the user's own."""
+    """Return the command that continues the runs of a folder; own modules need --trust."""
     from ..algorithms import is_own_code
 
     trust = " --trust" if any(map(is_own_code, algorithms)) else ""
@@ -364,7 +365,7 @@ def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
 
 
 def format_same_command(parent: Path) -> str:
-    """Return how to continue a folder by repeating the command."""
+    """Return a hint that the same command with --out continues the runs in this folder."""
     return SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
 
 

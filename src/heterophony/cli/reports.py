@@ -1,4 +1,4 @@
-"""The commands ``report`` and ``audit``."""
+"""The commands ``report``, ``dashboard`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FileOption = Annotated[
     Path | None,
     typer.Option(
         "-o",
-        help="A page (.html; default: in the first folder), a figure or a table (.csv, .md, .tex).",
+        help="The page (.html; default: in the first folder), figure or table (.csv, .md, .tex) to write.",
     ),
 ]
 KindOption = Annotated[
@@ -79,7 +79,7 @@ def report(
         typer.Option(help="Only these columns of the table, as in G.last10,P.last10."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
+    """Write a self-contained HTML page with curves, tables and clients, or one figure or table."""
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
     from ..results.boards import write_board_rounds
@@ -92,7 +92,7 @@ def report(
     is_table = path.suffix in TABLE_FORMATS
     if columns is not None and not is_table:
         raise ConfigError(
-            f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
+            f"--columns {columns}: only a table has columns to choose; write a table with -o table.tex,"
             " table.md or table.csv"
         )
     drawn = not is_table and path.suffix != ".html"
@@ -114,7 +114,7 @@ def report(
 
 
 def draw(runs: list[Run], kind: ReportFigure, reference: str | None, path: Path) -> None:
-    """Draw a figure of this kind, and save it."""
+    """Draw a figure of this kind and save it."""
     from ..report.figures.cd_diagram import draw_cd_diagram
     from ..report.figures.run_figures import (
         draw_comparison,
@@ -149,7 +149,7 @@ def dashboard(
         ),
     ] = None,
 ) -> None:
-    """Serve the page of `report`, updated while runs progress; read-only, to this machine only."""
+    """Serve the page of `report` to this machine only, read-only and updated while runs progress."""
     from ..report.page.server import open_dashboard
 
     if folder.exists() and not folder.is_dir():
@@ -163,14 +163,14 @@ def dashboard(
         print(server.url, flush=True)
         if not folder.exists():
             terminal.print_note(
-                f"{folder} does not exist yet; the page shows it as soon as it does"
+                f"{folder} does not exist yet; the page shows it as soon as it exists"
             )
-        terminal.print_note("Ctrl-C ends it")
+        terminal.print_note("press Ctrl-C to end")
         server.serve_forever()
 
 
 class AttackMethod(StrEnum):
-    """How gradients are inverted."""
+    """Methods to invert gradients."""
 
     inverting = "inverting"
     dlg = "dlg"
@@ -186,7 +186,9 @@ class LabelKnowledge(StrEnum):
 
 AlgorithmsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ALGO…]", help="The algorithms; default: those of the preset."),
+    typer.Argument(
+        metavar="[ALGO…]", help="The algorithms to attack; default: those of the preset."
+    ),
 ]
 RoundsOption = Annotated[
     str | None, typer.Option(help="Attack after these rounds, as in 10,20; 0: untrained.")
@@ -213,7 +215,7 @@ VariationOption = Annotated[
 LabelsOption = Annotated[
     LabelKnowledge,
     typer.Option(
-        help="Known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
+        help="Labels: known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
     ),
 ]
 BatchOption = Annotated[int, typer.Option(min=1, help="Images in one gradient.")]
@@ -224,7 +226,7 @@ RestartsOption = Annotated[
 PresetOption = Annotated[
     AuditPreset,
     typer.Option(
-        help="quick: minutes, on patches of photos; medium and full: FedDecomp's Table 7, made small or as printed."
+        help="quick: minutes, on patches of photos; medium and paper: FedDecomp's Table 7, small or as printed."
     ),
 ]
 
@@ -247,7 +249,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Default: a new folder in runs/.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Recover training images from what each algorithm sends. Re-run with the same --out to continue."""
+    """Recover training images from what each algorithm sends. To continue, repeat it with the same --out."""
     from ..privacy.run_audit import build_audit_configs, get_preset
 
     base = get_preset(preset)
@@ -284,17 +286,19 @@ def audit(
 
 
 def show_audit(content: dict[str, Any], parent: Path, json: bool) -> None:
-    """Print what was recovered, and the orderings of the published table."""
+    """Print the recovery results and the orderings of the published table."""
     if json:
         terminal.print_json(content)
         return
     orderings = build_ordering_table(content)
     terminal.print_tables([build_audit_table(content), *([orderings] if orderings else [])])
-    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
+    terminal.print_note(
+        f"wrote {parent}/audit.json and audit.png; for a page, run: heterophony report {parent}"
+    )
 
 
 def parse_rounds(text: str) -> tuple[int, ...]:
-    """Parse ``10,20``: each round once, ascending."""
+    """Parse rounds such as ``10,20``; return each once, ascending."""
     try:
         rounds = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -305,7 +309,7 @@ def parse_rounds(text: str) -> tuple[int, ...]:
 
 
 def parse_losses(text: str) -> tuple[float, ...]:
-    """Parse ``0.5,0.2``: each loss once, descending; ``none``: no losses."""
+    """Parse losses such as ``0.5,0.2``; return each once, descending; ``none`` gives no losses."""
     if text == "none":
         return ()
     try:
@@ -320,7 +324,7 @@ def parse_losses(text: str) -> tuple[float, ...]:
 def run_audit(
     configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path
 ) -> dict[str, Any]:
-    """Train and attack what is left, write audit.json and audit.png, and return the summary."""
+    """Do the remaining training and attacks, write audit.json and audit.png, return the summary."""
     from ..papers.table import load_table
     from ..privacy.run_audit import LEAKAGE_TABLE, open_audit
     from ..privacy.summary import summarise_audit

@@ -48,12 +48,12 @@ SeedsOption = Annotated[
 ScaleOption = Annotated[
     TableScale,
     typer.Option(
-        help="quick: minutes, on digits; medium: orderings on small data; full: as printed."
+        help="quick: minutes, on digits; medium: orderings, on small data; full: as printed."
     ),
 ]
 VariantOption = Annotated[
     list[str] | None,
-    typer.Option(help="Other settings that the paper may have run; may be repeated."),
+    typer.Option(help="A variant: other settings that the paper may have used; repeatable."),
 ]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time; default: one per core.")
@@ -86,7 +86,7 @@ def reproduce(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a published table: the printed number, ours, and a verdict. Re-run to continue."""
+    """Run a published table; show printed numbers, ours and a verdict. Run again to continue."""
     if claims:
         show_claims(name, out, page, json)
         return
@@ -107,7 +107,7 @@ def reproduce(
     default = choose_seeds(published, scale)
     chosen = default if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
     if min(chosen) < 0:
-        raise ConfigError(f"--seeds {seeds}: a seed is at least 0")
+        raise ConfigError(f"--seeds {seeds}: a seed must be at least 0")
     table = TableSelection(published, scale, rows, columns, chosen)
     if dry_run:
         show_cells(table, json)
@@ -118,7 +118,7 @@ def reproduce(
 def run_and_show(
     table: TableSelection, parent: Path, workers: int | None, pairs: list[str], json: bool
 ) -> None:
-    """Run what is left of a table, and show it."""
+    """Do the remaining runs of a table and show it."""
     from ..papers.reproduce import run_table
 
     open_progress = partial(terminal.show_interruptible_progress, SAME_COMMAND)
@@ -127,7 +127,7 @@ def run_and_show(
 
 
 def show_result(result: ReproductionResult, parent: Path, json: bool) -> None:
-    """Print a reproduced table, and write it and its figure beside the runs."""
+    """Print a reproduced table; write the table and its figure beside the runs."""
     from ..papers.reproduce import read_finished
     from ..papers.result_table import build_paper_table, list_result_notes, save_paper_table
     from ..report.figures.paper_curves import save_paper_figure
@@ -143,7 +143,7 @@ def show_result(result: ReproductionResult, parent: Path, json: bool) -> None:
 
 
 def show_tables(json: bool) -> None:
-    """Print every table with its cost on this machine, at every scale."""
+    """Print every table with its cost on this machine at every scale."""
     from ..papers.listing import build_cost_table, estimate_tables
 
     costs = estimate_tables()
@@ -154,7 +154,7 @@ def show_tables(json: bool) -> None:
 
 
 def show_cells(table: TableSelection, json: bool) -> None:
-    """Print the cells of a table, their cost and their settings."""
+    """Print the cells of a table with their costs and settings."""
     from ..papers.listing import build_cell_table, describe_cell, estimate_cells
 
     costs = estimate_cells(table)
@@ -165,7 +165,7 @@ def show_cells(table: TableSelection, json: bool) -> None:
 
 
 def show_variants(table: PublishedTable, json: bool) -> None:
-    """Print the variants of a table: what each changes, why, and by which source."""
+    """Print the variants of a table: what each changes, why, and its source."""
     from ..papers.listing import build_variant_table
     from ..results.table import render_json
 
@@ -179,7 +179,7 @@ def show_variants(table: PublishedTable, json: bool) -> None:
 
 
 def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json: bool) -> None:
-    """Print every claim with its verdict, of one table with all that was found; or write a page."""
+    """Print every claim with its verdict, for one table with all its evidence; or write a page."""
     from ..papers.claim_data import (
         build_case_table,
         build_claim_overview,
@@ -238,7 +238,7 @@ def show(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the entries of each setting with intervals and ranks."""
+    """Show the entries of a leaderboard for each setting, with intervals and ranks."""
     from ..papers.leaderboard import MEASURES, build_board, build_ranking_table, read_board
 
     rankings = build_board(read_board(board))
@@ -267,7 +267,7 @@ def add(
     ] = None,
     remark: Annotated[str, typer.Option(help="A remark to show with the entry.")] = "",
 ) -> None:
-    """Add finished runs: runs that differ only in their seed become one entry."""
+    """Add finished runs to a leaderboard; runs that differ only in their seed become one entry."""
     from ..papers.leaderboard import add_entries
     from ..results.runs import load_runs
 
@@ -289,13 +289,13 @@ def check(
     pairs: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
+    """Repeat one seed of each entry and compare the hash; exit with 1 if one differs."""
     from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
 
     check_only_engine_settings(pairs)
     with open_board(board) as entries:
         chosen = choose_entries(entries, names or [], seed, trust, str(board))
-        with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
+        with terminal.show_interruptible_progress("a check keeps nothing", []) as progress:
             found = [check_seed(entry, one, progress, pairs or []) for entry, one in chosen]
     if json:
         terminal.print_json([{**vars(c), "equal": c.equal} for c in found])

@@ -1,4 +1,4 @@
-"""``run``, ``resume`` and ``compare``: one run, or many, in folders that can be resumed."""
+"""The commands ``run``, ``resume``, ``compare``, ``pretrain`` and ``new``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
+    int | None, typer.Option(min=1, help="Number of parallel jobs; does not change the result.")
 ]
 
 
@@ -62,7 +62,7 @@ def run(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
+    """Run one algorithm; show its progress and a table of G and P, and write a run folder."""
     start_fork_server_early(file, pairs or [])
     from ..algorithms import shorten_name
     from ..engines.base import prepare_engine
@@ -95,7 +95,7 @@ def resume(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Continue a run, comparison, sweep or tune after any interruption, to the same bits."""
+    """Continue a run, comparison, sweep or tune after any interruption, with the same bits."""
     from ..engines.base import prepare_engine
     from ..runs.folder import RunFolder
     from ..runs.run_index import list_member_runs
@@ -140,7 +140,7 @@ def compare(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
+    """Run several algorithms on the same clients and seeds. To continue, repeat it with the same --out."""
     start_fork_server_early(None if file is None else str(file), pairs or [])
     from ..engines.base import prepare_engine
     from ..studies.compare import build_comparison, open_comparison
@@ -163,7 +163,7 @@ def run_and_wait(
     workers: int | None = None,
     track: list[str] | None = None,
 ) -> None:
-    """Run what is left of several runs, and show their progress; on Ctrl-C print the hint."""
+    """Do the remaining runs and show their progress; on Ctrl-C, print the hint."""
     from ..studies.many import RunOptions, run_all
 
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
@@ -178,7 +178,7 @@ def summarise_folder(folder: RunFolder) -> Summary:
 
 
 def check_trackers(track: list[str] | None) -> None:
-    """Raise, before anything is written, if a tracker is not installed."""
+    """Raise an error if a tracker is not installed, before anything is written."""
     from ..trackers import select_trackers
 
     select_trackers(track or [])
@@ -190,7 +190,7 @@ def pretrain(
     pairs: SettingsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
+    """Train one model on the data of all clients, for `model.init`. Run again to continue."""
     from ..engines.base import prepare_engine
     from ..studies.load import prepare_pretraining, save_pretrained
     from ..studies.spec import RunSpec
@@ -201,7 +201,7 @@ def pretrain(
     run_and_wait({folder: spec}, SAME_COMMAND)
     save_pretrained(folder, spec, out)
     show_run(summarise_folder(folder), folder.path, json)
-    terminal.print_note(f"wrote {out}; begin with it: -c model.init={out}")
+    terminal.print_note(f"wrote {out}; to start runs from it: -c model.init={out}")
 
 
 TEMPLATE = files(__package__) / "new_study"  # files of Python end in .txt there
@@ -210,7 +210,7 @@ TEMPLATE = files(__package__) / "new_study"  # files of Python end in .txt there
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
 ) -> None:
-    """Write a folder to start a study from: settings, an algorithm, data, and a test that passes."""
+    """Write a folder to start a study from: settings, an algorithm, data and a passing test."""
     from ..config.keys import SCHEMA_FILE, build_schema
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SortKey(StrEnum):
-    """What settings are chosen by, on validation examples."""
+    """The accuracy by which settings are chosen, on validation examples."""
 
     P = "P"
     G = "G"
@@ -53,7 +53,7 @@ def sweep(
         typer.Option(
             "-s",
             "--set",
-            help="What to vary, as in training.lr=0.005,0.01,0.05, or with --random"
+            help="A setting to vary, as in training.lr=0.005,0.01,0.05, or with --random"
             " training.lr=0.001..0.1; repeatable.",
         ),
     ] = None,
@@ -78,7 +78,7 @@ def sweep(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Try many settings, and choose by validation examples. Re-run with the same --out to continue."""
+    """Try many settings and choose on validation examples. To continue, repeat it with the same --out."""
     from ..engines.base import prepare_engine
     from ..studies.search import create_sweep
     from ..studies.sweep import build_sweep
@@ -115,7 +115,7 @@ def run_and_show_sweep(
     figure: Path | None,
     json: bool,
 ) -> None:
-    """Run what is left of a sweep; print its table and draw its picture."""
+    """Do the remaining runs of a sweep; print its table and draw its picture."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep
     from ..results.search_tables import build_sweep_table, read_sweep
@@ -141,7 +141,7 @@ def run_and_show_sweep(
 
 
 class SamplerChoice(StrEnum):
-    """How settings are proposed."""
+    """Methods that propose settings."""
 
     tpe = "tpe"
     random = "random"
@@ -159,13 +159,15 @@ SearchedOption = Annotated[
     typer.Option(
         "-s",
         "--set",
-        help="What to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
+        help="A setting to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
         " fedprox.mu=0.001..1.0; repeatable.",
     ),
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Trials of each algorithm. Default: 20; with grid, all combinations."),
+    typer.Option(
+        min=1, help="Trials of every algorithm; default: 20; with grid: all combinations."
+    ),
 ]
 StopEarlyOption = Annotated[
     bool,
@@ -175,7 +177,7 @@ StopEarlyOption = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    bool, typer.Option("--keep", help="Run all trials to the end without choosing.")
+    bool, typer.Option("--keep", help="Run every trial to its end; choose nothing.")
 ]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
@@ -191,7 +193,7 @@ def tune(
     searched: SearchedOption = None,
     pairs: SettingsOption = None,
     trials: TrialsOption = None,
-    sampler: Annotated[SamplerChoice, typer.Option(help="How settings are proposed.")] = (
+    sampler: Annotated[SamplerChoice, typer.Option(help="The method that proposes settings.")] = (
         SamplerChoice.tpe
     ),
     seeds: SeedsOption = None,
@@ -206,9 +208,9 @@ def tune(
     figure: FigureOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give every algorithm the same number of trials, and choose its settings on validation examples.
+    """Give every algorithm the same number of trials; choose its settings on validation examples.
 
-    Re-run with the same --out to continue; with more --trials, only what is new runs.
+    To continue, repeat the command with the same --out; with more --trials, only the new ones run.
     """
     from ..engines.base import prepare_engine
     from ..studies.tune import TuneRequest, build_tune, write_request
@@ -236,7 +238,7 @@ def tune(
 def resume_tune(
     parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None, trust: bool
 ) -> None:
-    """Continue the tune in a folder; with ``trust``, import algorithms of other packages."""
+    """Continue the tune in a folder; with ``trust``, import external algorithms."""
     from ..engines.base import prepare_engine
     from ..studies.spec import check_address
     from ..studies.tune import BASE_FILE, build_tune, read_request
@@ -253,7 +255,7 @@ def resume_tune(
 def run_and_show_trials(
     plan: Tune, parent: Path, workers: int | None, figure: Path | None, json: bool
 ) -> None:
-    """Run what is left of a tune; print its table and draw its picture."""
+    """Do the remaining trials of a tune; print its table and draw its picture."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep, draw_tune
     from ..results.search_tables import read_tune
@@ -282,7 +284,7 @@ def run_and_show_trials(
 
 
 def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
-    """Print what was chosen for every algorithm, and how to train with it."""
+    """Print the settings chosen for every algorithm and how to train with them."""
     from ..results.search_tables import build_tune_table
 
     keep = plan.request.keep

@@ -1,4 +1,4 @@
-"""``slurm``: scripts for ``sbatch`` that run a comparison, sweep, tune or published table."""
+"""The command ``slurm``: write scripts for ``sbatch`` that run a comparison, sweep, tune or table."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def slurm(
     partition: Annotated[str | None, typer.Option(help="Passed to sbatch.")] = None,
     time: Annotated[
         str | None,
-        typer.Option(help="Time limit of one job, passed to sbatch; longer runs are queued again."),
+        typer.Option(help="Time limit of one job, as for sbatch; longer runs are queued again."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the Ray cluster.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes of the Ray cluster.")] = 2,
 ) -> None:
     """Write scripts for sbatch: an array of one run per task, and a Ray cluster for all runs."""
     assert ctx.parent is not None
@@ -120,7 +120,7 @@ def slurm(
 def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
-    """Have a command write its run folders; return those to run, and the engine's settings."""
+    """Let a command write its run folders; return the folders to run and the engine's settings."""
     inner = parent.command.get_command(parent, name.value)
     context = inner.make_context(name.value, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]
@@ -138,14 +138,14 @@ def prepare_runs(
 
 
 def names_own_code(folder: RunFolder) -> bool:
-    """Return True if the run in a folder has an algorithm of another package."""
+    """Return True if the run in a folder uses an external algorithm."""
     from ..algorithms import is_own_code
 
     return is_own_code(tomllib.loads(folder.read_config_text())["algorithm"]["name"])
 
 
 def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
-    """Write the script of a job array, one command line per task."""
+    """Return the script of a job array with one command line per task."""
     options = {**limits, "array": f"0-{len(lines) - 1}"}
     tasks = "".join(f"    {i}) set -- {line} ;;\n" for i, line in enumerate(lines))
     return (
@@ -158,7 +158,7 @@ def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str])
 
 
 def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
-    """Write the script that starts Ray on all nodes of one allocation, and runs a command there."""
+    """Return the script that starts Ray on all nodes of one allocation and runs a command there."""
     return (
         f"{format_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
         "job=$SLURM_JOB_ID\n"
@@ -169,7 +169,7 @@ def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
 
 
 def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
-    """Write the options of sbatch; choose this Python, and the folder of the command."""
+    """Return the head of a script: options of sbatch, this Python and the command's folder."""
     log = out.absolute() / f"slurm-{number}.log"
     given = {**{k: v for k, v in options.items() if v is not None}, "output": str(log)}
     lines = "".join(f"#SBATCH --{key}={quote(value)}\n" for key, value in given.items())
@@ -178,6 +178,6 @@ def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a script that can be executed."""
+    """Write a script and make it executable."""
     write_atomically(path, text.encode(), durable=False)
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Print tables, notes and errors; show progress that Ctrl-C ends cleanly."""
+"""Terminal output: tables, notes, errors and progress, and a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def print_error(message: str) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print to stderr what a user should know but is not a result."""
+    """Print a note to stderr, for information that is not a result."""
     STDERR.print(escape(clean_text(message)), soft_wrap=True, highlight=False)
 
 
 def print_json(content: Any) -> None:
-    """Print a result for programs."""
+    """Print a result as JSON for programs."""
     print(json.dumps(content, indent=2))
 
 
@@ -55,9 +55,9 @@ def print_table(table: ResultTable) -> None:
 
 
 def print_tables(tables: Sequence[ResultTable]) -> None:
-    """Print tables one below the other, then the notes of all.
+    """Print tables one below another, then all their notes.
 
-    Where a table is wider than the terminal, the columns that may be dropped are left out.
+    If a table is wider than the terminal, columns that may be dropped are left out.
     """
     left_out: list[str] = []
     for table in tables:
@@ -82,7 +82,7 @@ def bold_if(bold: bool, markup: str) -> str:
 
 
 def print_left_out(titles: Sequence[str]) -> None:
-    """Describe which columns were left out, and how to get them."""
+    """Print which columns were left out and how to get them."""
     if titles:
         print_note(
             f"left out, to fit {Console().width} columns: {', '.join(titles)};"
@@ -91,7 +91,7 @@ def print_left_out(titles: Sequence[str]) -> None:
 
 
 def print_list(table: ResultTable) -> None:
-    """Print very many rows, one line each; rich would need a second for a thousand."""
+    """Print a long table, one line per row; rich would need a second for a thousand rows."""
     fitted = fit_table(table, Console().width)
     columns = []
     for c in fitted.columns:
@@ -148,8 +148,8 @@ def exit_on_interrupt(
 ) -> Iterator[None]:
     """End the process at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``: how to continue.
 
-    Run folders survive that, as they survive kill -9. An exception instead could be raised anywhere,
-    also where it is ignored.
+    Run folders survive this as they survive kill -9. An exception instead could be raised anywhere,
+    even in code that ignores it.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -171,7 +171,7 @@ class ClosableFolder(Protocol):
 
 
 class RunsPreparedError(Exception):
-    """The folders of all runs are written, and none is to run in this process."""
+    """Raised when all run folders are written and should not run in this process."""
 
     def __init__(self, folders: Sequence[Any]) -> None:
         super().__init__()
@@ -185,9 +185,9 @@ PREPARE_ONLY = ContextVar("PREPARE_ONLY", default=False)  # set by ``heterophony
 def show_interruptible_progress(
     hint: str, folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[RunsProgress]:
-    """Show the progress of runs; on Ctrl-C, remove bars, close the folders and end.
+    """Show the progress of runs; on Ctrl-C, remove the bars, close the folders and end.
 
-    Raise RunsPreparedError if runs are only to be prepared.
+    Raise RunsPreparedError if the runs should only be prepared.
     """
     if PREPARE_ONLY.get():
         raise RunsPreparedError(folders)
@@ -208,7 +208,7 @@ def show_counter(label: str, total: int) -> Iterator[Counter]:
 
 
 class Counter:
-    """Counts one more with every call."""
+    """A progress counter; every call counts one more."""
 
     def __init__(self, label: str, total: int) -> None:
         columns = (
@@ -231,7 +231,7 @@ class Counter:
         self.bar.stop()
 
     def describe(self) -> str:
-        """Describe the state in a line for a log; a terminal has the bar."""
+        """Describe the state in one line, for logs without a progress bar."""
         if STDERR.is_terminal:
             return ""
         spent = time.monotonic() - self.begun
@@ -252,7 +252,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
 
 
 def show_comparison(parent: Path, json: bool) -> None:
-    """Print the table of a comparison, and what can be concluded from it."""
+    """Print the table of a comparison and the conclusions from it."""
     from ..results.comparison import compare_runs
     from ..results.comparison_tables import build_overview_tables
     from ..results.runs import load_runs

@@ -1,1 +1,1 @@
-"""Published tables and figures as TOML files, and their reproduction."""
+"""Published tables and figures: their data as TOML files, their reproduction and their claims."""

@@ -44,7 +44,7 @@ MARKS: tuple[Mark, ...] = ("good", "limited", "bad", "good", "limited", "bad", "
 
 @dataclass(frozen=True)
 class FindingVerdict:
-    """The verdicts on the claims of a finding; its first claim covers them all."""
+    """The verdicts on the claims of a finding; the first claim covers all others."""
 
     finding: Finding
     claims: tuple[ClaimVerdict, ...]
@@ -55,12 +55,12 @@ class FindingVerdict:
 
     @property
     def is_open(self) -> bool:
-        """Return True if nothing decides it."""
+        """Return True if no run decides the finding."""
         return classify_verdict(self.verdict) in OPEN_VERDICTS
 
 
 def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> list[FindingVerdict]:
-    """Judge all findings from these runs; of one table, those with a claim of it."""
+    """Judge all findings from these runs; with ``table``, only findings with a claim of this table."""
     findings = group_claims(list_claims())
     if table is not None:
         findings = [f for f in findings if any(c.table.name == table for c in f.claims)]
@@ -69,7 +69,7 @@ def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> lis
 
 
 def list_verdicts(found: Sequence[FindingVerdict], table: str | None = None) -> list[ClaimVerdict]:
-    """List the verdicts on all claims, table by table; or on those of one table."""
+    """List the verdicts on all claims, table by table, or on the claims of one table."""
     claims = [claim for one in found for claim in one.claims]
     kept = [c for c in claims if table is None or c.claim.table.name == table]
     order = {claim.id: i for i, claim in enumerate(list_claims())}
@@ -80,7 +80,7 @@ def list_verdicts(found: Sequence[FindingVerdict], table: str | None = None) -> 
 
 
 def classify_verdict(verdict: str) -> str:
-    """Return which of the verdicts it is, without its conditions."""
+    """Return the kind of a verdict, without its conditions."""
     return max((w for w in VERDICTS if verdict.startswith(w)), key=len)
 
 
@@ -110,7 +110,7 @@ def count_findings(found: Sequence[FindingVerdict]) -> str:
 
 
 def describe_found(found: ClaimVerdict) -> str:
-    """Describe in one line what decides a claim, or why nothing does; and what the last ten say."""
+    """Describe in one line what decides a claim, or why nothing does, and add the last ten's verdict."""
     kind = classify_verdict(found.verdict)
     if kind in OPEN_VERDICTS or not found.cases:
         where = f"{SCALE_WORDS[found.scale]}, " if found.scale and found.cases else ""
@@ -126,7 +126,7 @@ def describe_found(found: ClaimVerdict) -> str:
 
 
 def describe_disagreement(found: ClaimVerdict, deciding: CaseVerdict) -> str:
-    """Describe what the last ten evaluations decide with the same settings, if they disagree."""
+    """Describe the decision of the last ten evaluations with the same settings, if it differs."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
         if same and case.rule == LAST10 and case.decision != deciding.decision:
@@ -140,7 +140,7 @@ def mark_verdict(verdict: str) -> Cell:
 
 
 def build_claim_table(claims: Sequence[ClaimVerdict]) -> ResultTable:
-    """Build the table of claims: what was printed, the verdict, what was found, and what it costs."""
+    """Build the table of claims: the printed numbers, the verdict, what was found and the cost."""
     return ResultTable.build(
         ["claim", "printed", "verdict", "found", Column("to decide, core-hours")],
         [
@@ -154,7 +154,7 @@ def build_claim_table(claims: Sequence[ClaimVerdict]) -> ResultTable:
 
 
 def build_claim_overview(claims: Sequence[ClaimVerdict]) -> ResultTable:
-    """Build the table of claims for a terminal, with the work that makes each."""
+    """Build the table of claims for a terminal, with the publication of each."""
     return ResultTable.build(
         [
             *("work", "claim", Column("printed", kind="text", drop=1), "verdict"),
@@ -191,7 +191,7 @@ def build_case_table(found: ClaimVerdict, rounds: bool = True) -> ResultTable:
 
 
 def build_decided_table(found: Sequence[FindingVerdict]) -> ResultTable:
-    """Build the table of the findings that something decides, with all their claims."""
+    """Build the table of decided findings, with all their claims."""
     return ResultTable.build(
         ["verdict", "claims", "found"],
         [
@@ -207,21 +207,21 @@ def build_decided_table(found: Sequence[FindingVerdict]) -> ResultTable:
 
 
 def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
-    """Name a claim beside others; with its verdict, if that is not the finding's."""
+    """Name a claim in a list; add its verdict if it differs from the finding's."""
     claim = one.claim
     own = "" if one.verdict == finding.verdict else f": {one.verdict}"
     return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
 
 
 def describe_decision(case: CaseVerdict) -> str:
-    """Name the decision of a case; data that are not the paper's decide nothing."""
+    """Name the decision of a case; data other than the paper's decide nothing."""
     words = name_decision(case.decision, case.scale)
     standing = case.scale == STAND_IN and case.decision in SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words
 
 
 def describe_cost(found: ClaimVerdict) -> str:
-    """Describe what it costs to decide a claim, in core-hours at both scales."""
+    """Describe the cost of deciding a claim, in core-hours at both scales."""
     if found.claim.follows:
         return "0"
     hours = estimate_core_hours(found.claim)

@@ -1,7 +1,7 @@
-"""The claims of the five works, and the findings that they make.
+"""The claims of the five works, and their groups with the same comparison, called findings.
 
-Orderings come from the tables' files. ``claims.toml`` has the claims in words, and how each is
-decided. Claims that rest on the same comparison, as a paper repeats its thesis, are one finding.
+Orderings come from the files of the tables. ``claims.toml`` has the claims in words and how each is
+decided. Claims that rest on the same comparison, because a paper repeats its thesis, are one finding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """Name the difference in short: by rows, columns, or both."""
+        """Name the difference briefly by its rows, its columns or both."""
         (row, column), (other, other_column) = self.first[0], self.second[0]
         if len(self.first) > 1:  # a fall from one column to another, of two rows
             return f"fall of {row} − fall of {self.first[1][0]}"
@@ -50,18 +50,18 @@ class Comparison:
 
 
 def compare_two(first: CellKey, second: CellKey) -> Comparison:
-    """Claim that the first cell is above the second."""
+    """Return the claim that the first cell is above the second."""
     return Comparison((first,), (second,))
 
 
 def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
-    """Claim that a row falls less than another from one column to the next."""
+    """Return the claim that a row falls less than another from one column to the next."""
     return Comparison(((other, before), (row, after)), ((other, after), (row, before)))
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A claim of a work. It holds if every comparison does.
+    """A claim of a work, which holds if each of its comparisons holds.
 
     ``least``: above by at least this. ``within``: no further apart than this. A claim without
     comparisons cannot be decided from runs alone; ``how`` says how it is.
@@ -80,17 +80,17 @@ class PaperClaim:
 
     @property
     def id(self) -> str:
-        """A name for programs: the table, and the claim in short."""
+        """An identifier for programs: the table and a short form of the claim."""
         return f"{self.table.name}: {self.says}"
 
     @property
     def is_about_attacks(self) -> bool:
-        """Return True if it is about attacks on sent updates, which `heterophony audit` makes."""
+        """Return True if the claim is about attacks on sent updates, as in `heterophony audit`."""
         return self.measure in ATTACK_MEASURES
 
     @property
     def cells(self) -> tuple[CellKey, ...]:
-        """The cells that it takes to decide it."""
+        """The cells that are needed to decide the claim."""
         return tuple(dict.fromkeys(cell for c in self.comparisons for cell in c.cells))
 
 
@@ -149,7 +149,7 @@ def list_orderings(table: PublishedTable) -> Iterator[PaperClaim]:
 def describe_ordering(
     table: PublishedTable, ordering: Ordering, column: str
 ) -> Iterator[PaperClaim]:
-    """Yield the claim that an ordering makes in a column, unless it has no other row there."""
+    """Yield the claim of an ordering in a column, unless there is no other row to compare with."""
     printed = {c.row: c.printed for c in table.cells if c.column == column}
     rows = [r for r in printed if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in printed or not rows:
@@ -166,7 +166,7 @@ def describe_ordering(
 
 
 def describe_printed(printed: dict[str, Any], ordering: Ordering, rows: Sequence[str]) -> str:
-    """Format the printed numbers: that of the first row, and the highest of the others."""
+    """Format the printed numbers of the first row and of the highest other row."""
     values = {r: n.value for r in rows if (n := printed[r].get(ordering.measure))}
     top = printed[ordering.above].get(ordering.measure)
     if top is None or not values:
@@ -188,7 +188,7 @@ def read_written_claims() -> list[WrittenClaim]:
 
 
 def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
-    """Return a claim in words with the cells that it compares."""
+    """Build the claim with all comparisons that its words stand for."""
     cells = {(c.row, c.column) for c in table.cells}
     found = (c for c in list_comparisons(table, claim) if {*c.cells} <= cells)
     return PaperClaim(
@@ -226,7 +226,7 @@ def list_comparisons(table: PublishedTable, claim: WrittenClaim) -> Iterator[Com
 
 
 def check_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
-    """Return the names; raise if they are not as many rows and columns of the table."""
+    """Return the names; raise an error unless they are rows and columns of the table, one per kind."""
     if len(names) != len(kinds):
         raise ConfigError(f"claims.{key}: {list(names)} must be {len(kinds)} names")
     for name, kind in zip(names, kinds, strict=True):
@@ -239,7 +239,7 @@ def check_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Seque
 
 @dataclass(frozen=True)
 class Finding:
-    """Claims that rest on the same comparisons of the same runs; the first says them all."""
+    """Claims that rest on the same comparisons of the same runs; the first covers all others."""
 
     claims: tuple[PaperClaim, ...]
 
@@ -249,15 +249,15 @@ class Finding:
 
     @property
     def comparisons(self) -> int:
-        """How many comparisons were looked at for it."""
+        """The number of comparisons that were examined for the finding."""
         return len(self.claims[0].comparisons)
 
 
 def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
     """Group claims into findings, in the order of their first claims.
 
-    Claims are one finding if they compare cells of the same settings in the same way. The parts of a
-    claim, such as one ordering per column, join it if together they say no less.
+    Claims are one finding if they compare cells with the same settings in the same way. The parts of a
+    claim, such as one ordering per column, join it if together they are equivalent to it.
     """
     keys = [describe_comparisons(claim) for claim in claims]
     left, groups = dict.fromkeys(range(len(claims))), []
@@ -275,7 +275,7 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
 
 
 def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
-    """Describe what a claim compares by settings and measure, whatever rows and tables are called."""
+    """Describe a claim's comparisons by settings and measures, independent of row and table names."""
     cells = index_cells(claim.table.name)
     rule, limits = claim.table.measured, (claim.least, claim.within)
     how = (claim.measure, rule.rounds, rule.clients, rule.personal, *limits)
@@ -287,7 +287,7 @@ def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
 
 
 def describe_settings(config: dict[str, Any], *without: str) -> str:
-    """Describe settings as text; equal settings give equal text, however they are written."""
+    """Describe settings as text; equal settings give equal text, regardless of notation."""
     kept = {k: v for k, v in config.items() if k not in without}
     participation = dict(kept["participation"])
     if "rate" in participation:

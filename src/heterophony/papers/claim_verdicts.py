@@ -1,7 +1,7 @@
 """Decide the claims of the five works from runs: paired by seed, over the rounds, with intervals.
 
 The paper's own rule, such as the best round, decides; the last ten evaluations are shown beside it.
-Never does one seed decide, nor a net that has not learned. The full scale counts before the medium.
+One seed never decides, nor does a net that has not learned. The full scale overrides the medium scale.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ SeedRuns = Mapping[int, StoredRun]
 
 
 def name_decision(decision: Decision, scale: str) -> str:
-    """Name a decision in the words of its scale."""
+    """Name a decision with the term for its scale."""
     return SCALED_WORDS[scale].get(decision, decision)
 
 
 def get_own_rule(claim: PaperClaim) -> str:
-    """Return the rule that decides a claim: that of the paper's table."""
+    """Return the measurement rule that decides a claim, which is the rule of its table."""
     return AT_EQUAL_LOSS if claim.is_about_attacks else claim.table.measured.rounds
 
 
 def list_rules(claim: PaperClaim) -> list[str]:
-    """List the rules that are looked at, the deciding one first."""
+    """List the measurement rules that are examined, the deciding rule first."""
     own = get_own_rule(claim)
     return [own] if own == AT_EQUAL_LOSS else list(dict.fromkeys((own, LAST10)))
 
@@ -89,24 +89,24 @@ class CaseVerdict:
 
     @property
     def seeds(self) -> int:
-        """How many seeds all compared cells have in common."""
+        """The number of seeds that all compared cells have in common."""
         return min((len(d.seeds) for d in self.differences), default=0)
 
     @property
     def settings(self) -> str:
-        """Describe with which settings its runs were made."""
+        """Describe the settings of the runs."""
         variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
         return variant or "settings as in the text"
 
     @property
     def condition(self) -> str:
-        """Describe under which settings and by which rule this is."""
+        """Describe the settings and the rule of this verdict."""
         return f"{self.settings}, {RULE_NAMES[self.rule]}"
 
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """The verdict on a claim."""
+    """The verdict on a claim, and the case that decides it."""
 
     claim: PaperClaim
     finding: str  # the id of the finding that it belongs to
@@ -119,7 +119,7 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class Looks:
-    """How many tests a claim takes, for the Bonferroni correction of its intervals."""
+    """The number of tests of a claim, for the Bonferroni correction of its intervals."""
 
     comparisons: int  # of its finding
     settings: int  # variants with runs at this scale
@@ -127,12 +127,12 @@ class Looks:
 
     @property
     def confirming(self) -> float:
-        """The level of intervals that confirm; all comparisons must, so their number needs no correction."""
+        """The level of confirming intervals; all comparisons must confirm, so their number is not corrected."""
         return 1 - ALPHA / (self.settings * self.rules)
 
     @property
     def refuting(self) -> float:
-        """The level of intervals that refute: one of many is beyond 0 by chance."""
+        """The level of refuting intervals, corrected because one of many may be beyond 0 by chance."""
         return 1 - ALPHA / (max(1, self.comparisons) * self.settings * self.rules)
 
 
@@ -160,7 +160,7 @@ def decide_findings(
 def decide_claim(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> ClaimVerdict:
-    """Decide a claim by the largest scale that can; list the verdict of every scale and variant."""
+    """Judge a claim at the largest scale that gives a verdict; list every scale's and variant's verdict."""
 
     def conclude(
         verdict: str, scale: str | None, why: str, cases: tuple[CaseVerdict, ...] = ()
@@ -190,7 +190,7 @@ def decide_claim(
 
 
 def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
-    """Combine the variants of one scale that count: the verdict, the scale, and why."""
+    """Combine the counting variants of one scale into a verdict, its scale and the reason."""
     cases = [case for case in cases if case.decision != "not yet trained"]
     scale, found = cases[0].scale, {case.decision for case in cases}
     words = SCALED_WORDS[scale]
@@ -215,7 +215,7 @@ def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
 def iterate_cases(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> Iterator[CaseVerdict]:
-    """Yield a verdict for every scale and variant that has runs, by the paper's rule and last 10."""
+    """Yield a verdict for every scale and variant with runs, by the paper's rule and by last 10."""
     rules = list_rules(claim)
     for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
@@ -231,7 +231,7 @@ def iterate_cases(
 
 
 def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
-    """Return the claim's table with a variant; those of attacks are what the attacker knows."""
+    """Return the claim's table with a variant; variants of attacks are the attacker's knowledge."""
     named = [variant] if variant and not claim.is_about_attacks else []
     return claim.table.choose_variants(named)
 
@@ -239,9 +239,9 @@ def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
 def gather_cells(
     claim: PaperClaim, runs: Sequence[StoredRun], variant: str
 ) -> dict[CellKey, dict[int, StoredRun]]:
-    """Gather the runs of cells by seed; cells that the variant does not change have their plain runs.
+    """Collect the runs of cells by seed; cells that the variant does not change use plain runs.
 
-    The variants of attacks are what the attacker knows; every cell has runs with each.
+    Variants of attacks are the attacker's knowledge; every cell has runs with each variant.
     """
     if claim.is_about_attacks:
         labels = dict.fromkeys(claim.cells, variant)
@@ -299,7 +299,7 @@ def judge_case(
 
 
 def measure_one(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
-    """Return the number of a run that the claim is about; None if it was not measured."""
+    """Return the number of a run that a claim compares; None if it was not measured."""
     if rule == AT_EQUAL_LOSS:
         return run.numbers.get(claim.measure)
     found = run.measure(claim.table.measured)
@@ -313,7 +313,7 @@ def judge_differences(
     missing: Sequence[CellKey],
     looks: Looks,
 ) -> tuple[Decision, str]:
-    """Judge whether all differences are as claimed, some are not, or the seeds cannot tell."""
+    """Decide whether all differences are as claimed, some are not, or the seeds cannot tell."""
     for d in differences:
         strict = d.interval(looks.refuting)
         if strict and is_refuted(claim, strict):
@@ -334,7 +334,7 @@ def judge_differences(
 
 
 def name_cells(claim: PaperClaim, keys: Sequence[CellKey]) -> str:
-    """Name cells by what tells those of a claim apart: their rows, their columns, or both."""
+    """Name cells by rows, columns or both, whichever distinguishes the cells of the claim."""
     rows, columns = ({key[i] for key in claim.cells} for i in (0, 1))
     if len(columns) == 1:
         return ", ".join(dict.fromkeys(row for row, _ in keys))
@@ -387,7 +387,7 @@ def compare_rounds(
 def describe_difference(
     d: SeedDifferences, interval: ConfidenceInterval | None, level: float
 ) -> str:
-    """Describe a difference: between which cells, its mean, its interval and its seeds."""
+    """Describe a difference: its cells, its mean, its interval and its seeds."""
     seeds = f"{len(d.seeds)} seed{'s' * (len(d.seeds) > 1)}"
     shown = f"{d.mean:+.2f}"
     if interval is not None:

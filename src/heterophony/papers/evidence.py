@@ -1,4 +1,4 @@
-"""Runs that published claims are judged by: their curves, in compact files or in run folders.
+"""Runs as evidence for published claims: read, store, match to cells, and check their training.
 
 ``results/TABLE-SCALE.json`` in this package holds runs of the cells of a table, one per line.
 """
@@ -64,11 +64,11 @@ class StoredRun:
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:
-        """Identifies a run: a later run with the same key replaces it."""
+        """A key that identifies the run; a later run with the same key replaces it."""
         return self.table, self.scale, self.row, self.column, self.variant, self.seed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its fields for JSON; without numbers if it has none."""
+        """Return the fields for JSON; leave numbers out if there are none."""
         return {k: v for k, v in asdict(self).items() if k != "numbers" or v}
 
     @cached_property
@@ -117,7 +117,7 @@ def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
 
 
 def merge_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
-    """Return all runs; of those of the same cell and seed, the last."""
+    """Return all runs; of several with the same cell and seed, keep the last."""
     return list({run.key: run for group in groups for run in group}.values())
 
 
@@ -171,9 +171,9 @@ def digest_settings(config: Mapping[str, Any]) -> str:
 
 
 def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
-    """List all cells that runs can be of, with up to two variants: at full scale, and small.
+    """List all cells to which runs can belong, with up to two variants, at full and medium scale.
 
-    Cells on other data than the paper's are left out if they are another cell of the table as well.
+    Cells on data other than the paper's are left out if they equal another cell of the table.
     """
     out = []
     for table in tables:
@@ -191,12 +191,12 @@ def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
 
 
 def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
-    """List no variant, each variant, and each two of them."""
+    """List the choices of variants: none, each one, and each pair."""
     return [c for n in range(MOST_VARIANTS + 1) for c in combinations(table.variants, n)]
 
 
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
-    """Return the cell at medium scale: with the paper's own data set, and with its stand-in."""
+    """Return the cell at medium scale, with the paper's own data set and with its stand-in."""
     full = cell.config["data"]["name"]
     own, other = (medium.shrink_to_medium(cell.config, use) for use in ("never", "always"))
     kept = medium.keeps_dataset(full, own["data"]["name"])
@@ -210,7 +210,7 @@ def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
 
 
 def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
-    """Yield each finished run once for every cell that has its settings."""
+    """Yield each finished run once for every cell with the same settings."""
     for run in runs:
         if run.summary is None:
             continue
@@ -220,7 +220,7 @@ def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[St
 
 
 def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Return True if a run has the settings of a cell, and its algorithm has no other non-default ones."""
+    """Return True if a run has the settings of a cell and its algorithm no further non-default settings."""
     if next(find_differences(cell, run), None) is not None:
         return False
     usual = asdict(resolve_config(dict(cell)).algorithm)
@@ -235,14 +235,14 @@ FEDAVG = "fedavg"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Whether the net of a cell has learned, and why; None if that is unknown."""
+    """Whether the net of a cell has learned, with the reason; None if this is unknown."""
 
     learned: bool | None
     why: str
 
 
 class ReferenceRuns:
-    """The runs of FedAvg and of centralised training, of all tables."""
+    """The runs of FedAvg and of centralised training in all tables."""
 
     def __init__(self, runs: Iterable[StoredRun]) -> None:
         self.baselines: dict[str, dict[int, StoredRun]] = {}  # by settings and seed
@@ -258,7 +258,7 @@ class ReferenceRuns:
                 same.setdefault(describe_settings(config), []).append(run)
 
     def check_cell(self, table: PublishedTable, cell: Cell, scale: str) -> TrainingState:
-        """Check FedAvg with the settings of a cell of the table, with its chosen variants."""
+        """Check whether FedAvg has learned with the settings of a cell and the table's chosen variants."""
         rule = table.measured
         config = shrink_to_scale(table.build_baseline(cell.row, cell.column), scale)
         runs = list(self.baselines.get(describe_setting(config), {}).values())
@@ -284,14 +284,14 @@ class ReferenceRuns:
     def check_cells(
         self, table: PublishedTable, cells: Sequence[Cell], scale: str
     ) -> TrainingState:
-        """Check all cells that a claim compares: one that has not learned is enough to say so."""
+        """Check all cells that a claim compares; if one has not learned, the result is that it has not."""
         found = [self.check_cell(table, cell, scale) for cell in cells]
         states = sorted(found, key=lambda s: (s.learned is not False, s.learned is not None))
         return states[0]
 
 
 def find_settings(run: StoredRun) -> dict[str, Any] | None:
-    """Find the settings of a run's cell; None if its table has no such cell any more."""
+    """Return the settings of a run's cell; None if its table no longer has the cell."""
     cell = index_cells(run.table, run.variant).get((run.row, run.column))
     return None if cell is None else shrink_to_scale(cell.config, run.scale)
 
@@ -304,21 +304,21 @@ def shrink_to_scale(config: dict[str, Any], scale: str) -> dict[str, Any]:
 
 
 def describe_setting(config: dict[str, Any]) -> str:
-    """Describe all that rows share: not the algorithm, and not the depth of its head."""
+    """Describe the settings that rows share: all but the algorithm and the depth of its head."""
     model = {k: v for k, v in config["model"].items() if k != "head_depth"}
     return describe_settings({**config, "model": model}, "algorithm")
 
 
 def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:
-    """Return the accuracy of a model for all, as the paper measures it."""
+    """Return the accuracy of the generic model, measured as in the paper."""
     found = run.measure(rule)
     return found.get("G", found["P"])
 
 
 def measure_last_rise(runs: Sequence[StoredRun]) -> tuple[float, bool]:
-    """Return by how many points G rises over the last part of the rounds, and if that may be noise.
+    """Return by how many points G rises over the last part of the rounds, and if this may be noise.
 
-    A straight line is fitted to the evaluations of each seed there. The rise is the mean over the seeds.
+    A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
     It may be noise if its 95 % interval includes 0; the deviation of all evaluations from their lines,
     which is how G swings from round to round, gives the interval.
     """

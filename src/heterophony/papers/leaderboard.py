@@ -1,7 +1,7 @@
-"""A leaderboard: a folder of entries, each a configuration with one result and hash per seed.
+"""A leaderboard: a folder of entries, each a configuration with a result and a hash per seed.
 
-An entry is a folder with ``config.toml`` and ``entry.json``, and with the algorithm's file where it is
-not built in. A board may have entries packed in ``entries.zip``, without code. The hash of a seed is
+An entry is a folder with ``config.toml`` and ``entry.json``, and with the algorithm's file if it is
+not built in. A leaderboard may pack entries without code in ``entries.zip``. The hash of a seed is the
 ``model_sha256`` of its run, so anyone can check it.
 """
 
@@ -73,12 +73,12 @@ class Entry:
 
     @property
     def algorithm_name(self) -> str:
-        """The algorithm as its configuration names it."""
+        """The algorithm's name in the configuration."""
         return str(self.config["algorithm"]["name"])
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm for people."""
+        """The algorithm's display name."""
         return get_display_name(self.algorithm_name)
 
     @property
@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def setting(self) -> str:
-        """Describe the federation: entries with the same one are compared."""
+        """Describe the federation; entries with the same federation are compared."""
         data = self.config["data"]
         rule = dict(data.get("partition", {}))
         kind = rule.get("kind", "dirichlet")
@@ -96,20 +96,20 @@ class Entry:
         return f"{data['name']}, {kind}{alpha}, {data['clients']} clients"
 
     def list_values(self, measure: str) -> list[float]:
-        """List a measure over the seeds; empty if a seed does not have it."""
+        """List a measure over the seeds; return an empty list if a seed does not have it."""
         values = [s.measures[measure] for s in self.seeds.values() if measure in s.measures]
         return values if len(values) == len(self.seeds) else []
 
 
 def read_board(board: Path) -> list[Entry]:
-    """Read all entries of a board, a folder or a .zip; raise if one of them is damaged."""
+    """Read all entries of a leaderboard, a folder or a .zip; raise an error if one is damaged."""
     with open_board(board) as entries:
         return entries
 
 
 @contextmanager
 def open_board(board: Path) -> Iterator[list[Entry]]:
-    """Give all entries of a board; the folders of packed ones are there as long as it is open."""
+    """Yield all entries of a leaderboard; folders of packed entries exist only while it is open."""
     archive = find_archive(board, PACKED_ENTRIES)
     if archive is None:
         yield list_entries(board, [board])
@@ -129,12 +129,12 @@ def open_board(board: Path) -> Iterator[list[Entry]]:
 
 
 def list_entries(board: Path, parents: Sequence[Path]) -> list[Entry]:
-    """Read the entries in these folders, by name; one that is in two is read from the later."""
+    """Read the entries in these folders by name; for equal names, the later folder wins."""
     found = {
         path.parent.name: path.parent for p in parents for path in p.glob(f"[!.]*/{ENTRY_FILE}")
     }
     if not found:
-        raise FolderError(f"{board} is not a leaderboard: no folder in it has an {ENTRY_FILE}")
+        raise FolderError(f"{board} is not a leaderboard: none of its folders has an {ENTRY_FILE}")
     return [read_entry(folder) for _, folder in sorted(found.items())]
 
 
@@ -176,7 +176,7 @@ def read_seed(result: Mapping[str, Any]) -> SeedResult:
 
 @dataclass(frozen=True)
 class RankedEntry:
-    """An entry's place: means with 95 % intervals, and average ranks within its setting."""
+    """A ranked entry: means with 95 % intervals and average ranks within its setting."""
 
     entry: Entry
     means: Mapping[str, float]
@@ -184,7 +184,7 @@ class RankedEntry:
     ranks: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the place as plain data for JSON."""
+        """Return the ranked entry as plain data for JSON."""
         return {
             "name": self.entry.folder.name,
             "algorithm": self.entry.algorithm,
@@ -198,7 +198,7 @@ class RankedEntry:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All entries of one setting, by P; and the ranks over the seeds that all of them have."""
+    """All entries of one setting, sorted by P, and their ranks over common seeds."""
 
     setting: str
     rows: list[RankedEntry]
@@ -221,7 +221,7 @@ class Ranking:
 
 
 def build_board(entries: Sequence[Entry]) -> list[Ranking]:
-    """Build a table for each setting."""
+    """Build a ranking for each setting."""
     settings = dict.fromkeys(entry.setting for entry in entries)
     return [build_table(s, [e for e in entries if e.setting == s]) for s in settings]
 
@@ -244,7 +244,7 @@ def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
 
 
 def select_ranked(entries: Sequence[Entry], measure: str) -> list[Entry]:
-    """Select the entries that have a measure: some algorithms have no generic model."""
+    """Select the entries that have a measure, because some algorithms have no generic model."""
     return [e for e in entries if e.list_values(measure)]
 
 
@@ -290,7 +290,7 @@ ALWAYS_SHOWN = (*RANKED, "worst10")
 
 
 def build_ranking_table(ranking: Ranking) -> ResultTable:
-    """Build the table of one setting; a bold rank cannot be told from the best one."""
+    """Build the table of one setting; ranks that do not differ from the best are bold."""
     shown = [k for k in COLUMNS if k in ALWAYS_SHOWN or any(k in r.means for r in ranking.rows)]
     columns: Columns = ["algorithm"]
     for key in shown:
@@ -316,7 +316,7 @@ def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
 
 
 def describe_ranks(ranking: Ranking) -> str:
-    """Describe which ranks differ, and over how many seeds."""
+    """Describe which ranks differ and over how many seeds."""
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"
@@ -333,7 +333,7 @@ def describe_ranks(ranking: Ranking) -> str:
 
 @dataclass(frozen=True)
 class CheckedSeed:
-    """A seed that was repeated: what the entry claims, and what came out."""
+    """A seed that was repeated: the entry's claim and the result here."""
 
     entry: str
     seed: int
@@ -348,7 +348,7 @@ class CheckedSeed:
 def add_entries(
     board: Path, runs: Sequence[Run], code: Path | None = None, remark: str = ""
 ) -> dict[Path, int]:
-    """Add finished runs as entries, one per series, or none; return the seeds of each by folder."""
+    """Add finished runs as entries, one per series, all or none; return each folder's seeds."""
     for run in runs:
         if run.summary is None:
             raise FolderError(f"{run.folder} has not finished; resume it first")
@@ -373,7 +373,7 @@ def add_entries(
 
 
 def names_federation(config: Mapping[str, Any]) -> bool:
-    """Return True if a run's configuration has what describes an entry."""
+    """Return True if a run's configuration has the settings that describe an entry."""
     algorithm, data = config.get("algorithm"), config.get("data")
     if not isinstance(algorithm, dict) or not isinstance(data, dict):
         return False
@@ -391,7 +391,7 @@ def name_entry(run: Run) -> str:
 
 
 def prepare_config(run: Run, code: Path | None) -> str:
-    """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
+    """Return the configuration of an entry; it names the entry's file if the algorithm is not built in."""
     text = (run.folder / CONFIG_FILE).read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
     if not is_own_code(name):
@@ -419,7 +419,7 @@ def write_entry(
     code: Path | None = None,
     remark: str = "",
 ) -> None:
-    """Write an entry: its configuration, what each seed gave, and its algorithm's file if it has one."""
+    """Write an entry: its configuration, the result of each seed and, if any, its algorithm's file."""
     if folder.exists():
         raise FolderError(f"{folder} exists already; remove it to add the entry again")
     content: dict[str, Any] = {"seeds": {str(s): dict(r) for s, r in sorted(seeds.items())}}
@@ -434,9 +434,9 @@ def write_entry(
 def choose_entries(
     every: Sequence[Entry], names: Sequence[str], seed: int | None, trust: bool, board: str
 ) -> list[tuple[Entry, int]]:
-    """Choose entries by name, or all, with the seed to repeat; default: the first of each.
+    """Choose entries by name, or all, each with the seed to repeat; default: its first seed.
 
-    Raise ConfigError for an unknown name or seed, and for code of its own without ``trust``.
+    Raise ConfigError for an unknown name or seed, or for an entry with its own code without ``trust``.
     """
     entries = {entry.folder.name: entry for entry in every}
     chosen = [choose(entries, name, board) for name in names or entries]
@@ -497,7 +497,7 @@ def names_address(overrides: Sequence[str]) -> bool:
 
 @contextmanager
 def loaded(code: Path | None) -> Iterator[None]:
-    """Load the file of an entry as the module that its configuration names, and forget it afterwards."""
+    """Load the file of an entry as the module that its configuration names; unload it afterwards."""
     if code is None:
         yield
         return

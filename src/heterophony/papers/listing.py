@@ -1,4 +1,4 @@
-"""List published tables, their cells with what each costs here, and their variants."""
+"""Lists of published tables, of their cells with estimated costs, and of their variants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScaleCost:
-    """The runs of a table at one scale, those whose data are here, and the seconds of all."""
+    """The runs of a table at one scale: all, those whose data are here, and the seconds of all."""
 
     runs: int
     here: int
@@ -45,7 +45,7 @@ class ScaleCost:
 
 @dataclass(frozen=True)
 class TableCost:
-    """What a table costs on this machine at every scale."""
+    """The cost of a table on this machine at every scale."""
 
     name: str
     what: str
@@ -104,7 +104,7 @@ def build_cost_table(costs: Sequence[TableCost]) -> ResultTable:
 
 @dataclass(frozen=True)
 class CellCost:
-    """A cell, and the seconds of one run of it here; None if it cannot be run."""
+    """A cell, and the seconds that one run takes here; None if it cannot be run."""
 
     cell: Cell
     seconds: float | None
@@ -137,7 +137,7 @@ def describe_cell(table: TableSelection, cost: CellCost) -> dict[str, Any]:
 
 
 def build_cell_table(table: TableSelection, costs: Sequence[CellCost]) -> ResultTable:
-    """Build the list of a table's cells with their cost, and the settings that differ."""
+    """Build the list of a table's cells with their costs and the settings that differ."""
     shared = find_common_settings([flatten_settings(c.cell.config) for c in costs])
     rows = []
     for cell, seconds in ((c.cell, c.seconds) for c in costs):
@@ -157,7 +157,7 @@ def build_cell_table(table: TableSelection, costs: Sequence[CellCost]) -> Result
 def list_cell_notes(
     table: TableSelection, costs: Sequence[CellCost], shared: Mapping[str, str]
 ) -> list[str]:
-    """List the settings of all cells, how they are measured, and what cannot be run."""
+    """List the common settings of all cells, the measurement rule and what cannot be run."""
     how, seeds = table.published.measured, ", ".join(map(str, table.seeds))
     able = [c.seconds for c in costs if c.seconds is not None]
     together = "\n".join(f"{k} = {v}" for k, v in shared.items())
@@ -173,18 +173,18 @@ def list_cell_notes(
 
 
 def find_common_settings(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Find the settings that all cells share."""
+    """Return the settings that all cells share."""
     first, *others = configs
     return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
 
 
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted keys and values, as ``-c`` takes them."""
+    """Return settings as dotted keys with values, in the form that ``-c`` accepts."""
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in flatten_config(config)}
 
 
 def build_variant_table(table: PublishedTable) -> ResultTable:
-    """Build the list of a table's variants: what each changes, why, and by which source."""
+    """Build the list of a table's variants: what each changes, why, and its source."""
     columns: Columns = [Column("variant", "name", "text"), "what", "reason", "source"]
     rows = [list(variant.values()) for variant in describe_variants(table, table.variants)]
     title = f"{table.paper}, {table.where}: variants" if rows else ""

@@ -1,6 +1,6 @@
-"""Reproduce a published table: each cell is run, and its numbers are compared with the printed.
+"""Reproduce a published table: run each cell and compare its numbers with the printed ones.
 
-Only the runs are stored. The same command with the same folder shows the same table, and continues
+Only the runs are stored. The same command with the same folder shows the same table and continues
 runs that are not finished.
 """
 
@@ -57,7 +57,7 @@ class CellRun:
 
     @property
     def folder_name(self) -> str:
-        """The name of the run's folder; it has the variant where that changes the settings."""
+        """The name of the run's folder; it includes the variant if that changes the settings."""
         row, column, seed = (
             re.sub(r"[^\w.]+", "-", part).strip("-").lower()
             for part in (self.cell.row, self.cell.column, str(self.seed))
@@ -119,7 +119,7 @@ class TableSelection:
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
-        """Cells that at this scale are the same run as an earlier cell, with that cell."""
+        """Cells whose run at this scale equals that of an earlier cell, mapped to that cell."""
         seen: dict[str, Cell] = {}
         out = {}
         for cell in self.selected_cells:
@@ -137,7 +137,7 @@ class TableSelection:
     def stand_ins(self) -> dict[str, tuple[str, ...]]:
         """The paper's columns that the runs of each column stand for; empty at full scale.
 
-        Columns that are the same runs at this scale stand for all of them together.
+        Columns that have the same runs at this scale stand for all of these columns together.
         """
         if self.scale is TableScale.full:
             return {}
@@ -155,7 +155,7 @@ class TableSelection:
         return f"{cell.config['data']['name']} in place of {cell.column}"
 
     def explain_unavailable(self, cell: Cell) -> str | None:
-        """Explain why a cell cannot be run here; None if it can."""
+        """Return why a cell cannot be run here; None if it can."""
         if cell.needs:
             return f"needs {cell.needs}"
         name = cell.config["data"]["name"]
@@ -181,7 +181,7 @@ class TableSelection:
 
 
 def create_run_folders(table: TableSelection, parent: Path) -> None:
-    """Create the folder and configuration of every run before any starts, so all can resume."""
+    """Create the folder and configuration of every run before any run starts, so that all can resume."""
     if (parent / "config.toml").exists():
         raise FolderError(f"{parent} is the folder of a single run; choose another --out")
     for task in table.runs:
@@ -195,7 +195,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 
 
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
-    """Check that an existing folder holds the same cell; only groups of nets need the data."""
+    """Check, without the data, that an existing folder holds the same cell."""
     try:
         written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
@@ -222,7 +222,7 @@ def name_groups(settings: dict[str, Any]) -> dict[str, Any]:
 def find_differences(
     expected: Mapping[str, Any], written: Any, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Find settings that differ from the expected; others may have their defaults."""
+    """Yield settings that differ from the expected ones; settings not expected may have any default."""
     if not prefix:
         expected, written = rename_sections(expected), rename_sections(written)
     for key, value in expected.items():
@@ -243,7 +243,7 @@ def list_unfinished(table: TableSelection, parent: Path) -> list[CellRun]:
 
 
 def read_finished(table: TableSelection, parent: Path) -> Iterator[tuple[CellRun, list[Event]]]:
-    """Yield finished runs with their events, one at a time, as those of all may be many."""
+    """Yield finished runs with their events, one at a time to save memory."""
     for task in table.runs:
         events = list(RunFolder(parent / task.folder_name).iterate_events())
         if is_finished(events):
@@ -359,7 +359,7 @@ def measure_cells(
 def explain_incomparable(
     table: TableSelection, failed: Mapping[str, str], remarks: Mapping[CellKey, str]
 ) -> dict[CellKey, str]:
-    """Explain why the cells that cannot be compared with the printed numbers cannot."""
+    """Explain for each incomparable cell why it cannot be compared with the printed number."""
     reasons = dict[CellKey, str]()
     if table.scale is not TableScale.full:
         reasons = {get_cell_key(c): f"{table.scale} scale" for c in table.selected_cells}
@@ -384,7 +384,7 @@ SHORT_RUN_SECONDS = 60  # runs that are all shorter are run side by side, one co
 
 @dataclass(frozen=True)
 class DueRun:
-    """A run of a table that is not finished, and the seconds it is estimated to take."""
+    """An unfinished run of a table, and the seconds it is estimated to take."""
 
     cell_run: CellRun
     folder: RunFolder
@@ -405,10 +405,10 @@ def run_table(
     open_progress: OpenProgress,
     note: Callable[[str], None],
 ) -> ReproductionResult:
-    """Run what is left of a table in this folder, and compare its numbers with the printed ones.
+    """Do the remaining runs of a table in this folder; compare its numbers with the printed ones.
 
     ``overrides`` are settings of the engine. ``open_progress`` shows the progress of run folders;
-    ``note`` receives how long it will take, and warnings.
+    ``note`` receives the estimated duration and warnings.
     """
     engine, cores = read_config(None, overrides).engine, workers or count_cores()
     check_engine_installed(engine.name)
@@ -447,7 +447,7 @@ def pretrain_table(
 
 
 def prepare_due_runs(table: TableSelection, parent: Path, cores: int) -> list[DueRun]:
-    """Create the folders of all runs of a table, and list those that are not finished."""
+    """Create the folders of all runs of a table; return the unfinished runs."""
     if not table.runs:
         reasons = dict.fromkeys(
             filter(None, (table.explain_unavailable(c) for c in table.distinct_cells))
@@ -475,7 +475,7 @@ def run_due(
     progress: RunsProgress,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
-    """Run what is due; return by folder name which runs diverged, and how."""
+    """Run the due runs; return by folder name which runs diverged, and how."""
     runs = {d.folder: replace(read_spec(d.folder, overrides), name=d.label) for d in due}
     short = max((d.seconds for d in due), default=0.0) < SHORT_RUN_SECONDS
     workers = workers or (cores if short else None)

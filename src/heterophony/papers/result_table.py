@@ -1,4 +1,4 @@
-"""A reproduced table with our numbers beside the printed ones: for a terminal, and as files."""
+"""A reproduced table, with our numbers beside the printed ones, for a terminal and as files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CSV_COLUMNS = (
 
 
 def build_paper_table(result: ReproductionResult) -> ResultTable:
-    """Build the table; printed numbers and verdicts only of what was run as printed."""
+    """Build the table; only cells that were run as printed have printed numbers and verdicts."""
     keys: Sequence[str] = AS_PRINTED
     columns = {**TEXT_COLUMNS, **NUMBER_COLUMNS}
     if result.table.stand_ins:
@@ -76,7 +76,7 @@ def list_cells(line: ComparedNumber) -> dict[str, Value]:
 
 
 def average(values: Sequence[float], digits: int) -> Cell:
-    """Return the mean and, of several values, their sample standard deviation."""
+    """Return the mean and, for several values, their sample standard deviation."""
     if not values:
         return Cell()
     std = stdev(values) if len(values) > 1 else None
@@ -97,7 +97,7 @@ def format_title(table: TableSelection) -> str:
 def save_paper_table(result: ReproductionResult, folder: Path) -> None:
     """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``.
 
-    Those of a variant have its name: ``table--momentum-0.json``.
+    File names include the variant, as in ``table--momentum-0.json``.
     """
     name = f"table{get_file_suffix(result.table.published)}"
     title, *sentences = describe_paper_table(result)
@@ -128,7 +128,7 @@ def build_csv_table(result: ReproductionResult) -> ResultTable:
 
 
 def get_file_suffix(table: PublishedTable) -> str:
-    """Return what the file names of a variant have after ``table`` or ``figure``."""
+    """Return the suffix of a variant's file names, after ``table`` or ``figure``."""
     return f"--{table.variant}" if table.variant else ""
 
 
@@ -136,7 +136,7 @@ def get_file_suffix(table: PublishedTable) -> str:
 
 
 def describe_paper_table(result: ReproductionResult) -> list[str]:
-    """Describe the table: its title, how the numbers are measured, and which claims hold."""
+    """Describe the table: its title, how its numbers are measured and which claims hold."""
     table, how = result.table, result.table.published.measured
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
@@ -153,7 +153,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
 
 
 def describe_chosen_variants(table: PublishedTable) -> list[str]:
-    """Describe in a sentence what each variant is, why it is tried, and by which source."""
+    """Describe in a sentence what each variant is, why it is tried, and its source."""
     return [
         f"Variant {v['name']}: {v['what']}; {v['reason']} ({v['source']})."
         for v in describe_variants(table, table.chosen)
@@ -161,7 +161,7 @@ def describe_chosen_variants(table: PublishedTable) -> list[str]:
 
 
 def describe_stand_ins(result: ReproductionResult) -> list[str]:
-    """Describe what was run in place of the paper's columns; nothing if it was run as printed."""
+    """Describe what was run in place of the paper's columns; empty if they were run as printed."""
     if not result.table.stand_ins:
         return []
     run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
@@ -170,17 +170,17 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
 
 
 def describe_marks(result: ReproductionResult) -> list[str]:
-    """Explain the mark of measures that rest on parameters averaged only for them, if there is one."""
+    """Explain the mark of measures for which personal parameters were averaged, if it occurs."""
     return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
 
 
 def describe_diverged(result: ReproductionResult) -> list[str]:
-    """Describe which runs diverged: the numbers of their row are of the other seeds."""
-    return [f"Diverged, and left out of the numbers: {run}." for run in result.diverged]
+    """Describe which runs diverged; their rows have the numbers of the other seeds."""
+    return [f"Diverged and left out of the numbers: {run}." for run in result.diverged]
 
 
 def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
-    """List what a reader of the table in a terminal must know."""
+    """List the notes that a reader of the table in a terminal needs."""
     table, suffix = result.table, get_file_suffix(result.table.published)
     claimed = result.claims or table.published.claims
     labels = dict.fromkeys(f"run here: {n.label}" for n in result.numbers if n.in_place_of)
@@ -200,6 +200,6 @@ def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
 
 
 def list_scale_notes(table: TableSelection) -> list[str]:
-    """Describe what the scale changes, and which rows or columns become the same."""
+    """Describe what the scale changes and which rows or columns become the same."""
     note = SCALE_NOTES.get(table.scale)
     return [note, *table.describe_duplicates()] if note else []

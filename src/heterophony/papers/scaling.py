@@ -1,6 +1,7 @@
-"""The quick scale: a table's structure on the embedded digits and a small net, in minutes.
+"""The quick and medium scales: smaller settings for the cells of tables, and estimates of cost.
 
-Its numbers cannot be compared with the printed ones, and say nothing about the paper's data.
+The quick scale keeps a table's structure on the embedded digits and a small net, in minutes; its
+numbers cannot be compared with the printed ones and say nothing about the paper's data.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reduce_quick_rounds(small: dict[str, Any], local: Mapping[str, Any]) -> None:
-    """Reduce the rounds, and the settings of algorithms that count rounds."""
+    """Reduce the rounds and those settings of algorithms that count rounds."""
     low, high = ROUND_BOUNDS
     before = small["rounds"]
     after = before // 40 if "steps" in local else TOTAL_EPOCHS // local.get("epochs", 1)
@@ -91,7 +92,7 @@ def reduce_windows(small: dict[str, Any]) -> None:
 
 
 def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
-    """Replace images by the digits, partitioned by the same rule, and use a net for them."""
+    """Replace images by the digits, partitioned by the same rule, and choose a net for them."""
     classes = CLASS_COUNTS.get(data["name"], STAND_IN_CLASSES)
     kept = {k: v for k, v in data.items() if k in ("clients", "partition", "train_fraction")}
     small["data"] = {**kept, "name": STAND_IN_DATASET}
@@ -117,7 +118,7 @@ def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def substitute_groups(model: dict[str, Any]) -> None:
-    """Use different nets for images of 8x8: of several kinds, or of several widths."""
+    """Replace a group of different nets by nets for images of 8x8, of several kinds or widths."""
     names = NET_GROUPS[model.pop("groups")]
     if any("@" in name for name in names):
         names = tuple(name.replace(name.split("@")[0], "digitsnet") for name in names)
@@ -127,7 +128,7 @@ def substitute_groups(model: dict[str, Any]) -> None:
 
 
 def reduce_class_shards(partition: dict[str, Any], classes: int) -> None:
-    """Reduce the classes of a client where ten classes stand in for more."""
+    """Reduce the number of classes per client if ten classes stand in for more."""
     if partition.get("kind") == "shards" and classes > STAND_IN_CLASSES:
         share = sqrt(partition["per_client"] / classes)
         partition["per_client"] = max(1, round(STAND_IN_CLASSES * share))
@@ -180,7 +181,7 @@ def shrink_to_medium(
 ) -> dict[str, Any]:
     """Shrink the configuration of a cell, by the same rules for every table.
 
-    ``stand_ins`` says when a data set is replaced by one that is like it: by default if it is not
+    ``stand_ins`` controls when a data set is replaced by a similar one: by default, if it is not
     on this machine.
     """
     small = deepcopy(dict(config))
@@ -195,7 +196,7 @@ def shrink_to_medium(
 
 
 def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
-    """Use the small version of a data set, or what stands in for it on this machine."""
+    """Use the small version of a data set, or its stand-in on this machine."""
     full = data["name"]
     if full in SMALL_DATASETS.values():
         return  # a table on a small data set stays as it is
@@ -212,7 +213,7 @@ def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
 
 
 def limit_own_images(partition: dict[str, Any], small: str) -> None:
-    """Limit the images a client draws to those of one class: it may draw all of a class."""
+    """Limit a client's images to the size of a class, because it may draw all of them from one class."""
     if partition.get("kind") != OWN_SIZE_PARTITION:
         return
     usual, of_class = (
@@ -227,7 +228,7 @@ def limit_own_images(partition: dict[str, Any], small: str) -> None:
 
 
 def keeps_dataset(full: str, small: str) -> bool:
-    """Return True if a small data set is the paper's own, and not a stand-in."""
+    """Return True if a small data set is a version of the paper's own, not a stand-in."""
     own = f"{full.removesuffix('-balanced')}-small"
     return full in TEXT_DATASETS or small in (full, own)
 
@@ -242,21 +243,21 @@ def shrink_model(model: dict[str, Any]) -> None:
 
 
 def raise_learning_rate(small: dict[str, Any], full: str) -> None:
-    """Take larger steps where a client has fewer images, and so fewer steps in a round."""
+    """Raise the learning rate if clients have fewer images and so fewer steps in a round."""
     images = SOURCES[small["data"]["name"]].size.examples
     if shares_images(small) and images < SOURCES[full].size.examples / 2:
         small["local"]["lr"] = round(LR_FACTOR * small["local"]["lr"], 9)
 
 
 def shares_images(small: Mapping[str, Any]) -> bool:
-    """Return True if clients share the images, and train on all of theirs in a round."""
+    """Return True if the images are divided among clients, which train on all of theirs in a round."""
     own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
     steps, pooled = "steps" in small["local"], small["algorithm"]["name"] == CENTRALISED
     return not (own_size or steps or pooled)
 
 
 def reduce_medium_rounds(small: dict[str, Any]) -> None:
-    """Reduce the rounds, the settings of algorithms that count rounds, and the evaluations."""
+    """Reduce the rounds, the settings of algorithms that count rounds, and the number of evaluations."""
     before, local = small["rounds"], small["local"]
     if "steps" in local:
         after = before // STEPS_ROUND_DIVISOR
@@ -271,7 +272,7 @@ def reduce_medium_rounds(small: dict[str, Any]) -> None:
 
 
 def choose_most_epochs(small: Mapping[str, Any]) -> int:
-    """Return the limit on a client's epochs over all rounds: lower where epochs take longer."""
+    """Return the limit on a client's epochs over all rounds, which is lower if epochs take longer."""
     name = small["data"]["name"]
     if name in TEXT_DATASETS:
         return MAX_EPOCHS_OF_TEXT
@@ -280,7 +281,7 @@ def choose_most_epochs(small: Mapping[str, Any]) -> int:
 
 
 def extend_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the paper's seeds, and the numbers after the last of them up to ``MIN_SEEDS``."""
+    """Return the paper's seeds, extended to ``MIN_SEEDS`` with the numbers after the last one."""
     more = range(own[-1] + 1, own[-1] + 1 + max(0, MIN_SEEDS - len(own)))
     return (*own, *more)
 
@@ -312,7 +313,7 @@ HOUR = 3600
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
-    """Estimate the seconds of one run, training and evaluation, on this number of cores."""
+    """Estimate the seconds of training and evaluation in one run on this number of cores."""
     config = resolve_config(dict(raw))
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds
@@ -337,7 +338,7 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
 
 
 def count_examples(config: Config, size: DatasetSize) -> tuple[float, float]:
-    """Count training and test examples of all clients; some partitions use only a part."""
+    """Estimate the training and test examples of all clients; some partitions use only a part."""
     partition, clients = config.data.partition, config.data.clients
     for train, test in (("train", "test"), ("train_windows", "test_windows")):
         if partition.get(train):
@@ -353,14 +354,14 @@ def count_participants(config: Config, clients: int) -> int:
 
 @cache
 def count_flops(model: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
-    """Count the floating-point operations to train on one example, and to test on one."""
+    """Count the floating-point operations to train on one example and to test on one."""
     build = get_model_builder(model)
     net = build(shape, classes, get_default_head_depth(build))
     return count_training_flops(net, shape), sum(count_forward_flops(net, shape))
 
 
 def measure_speed() -> float:
-    """Measure the speed of one core, in operations per second."""
+    """Measure the speed of one core in floating-point operations per second."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -373,7 +374,7 @@ def measure_speed() -> float:
 
 
 def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
-    """Estimate the core-hours of a claim by scale; None where it cannot be decided at that scale."""
+    """Estimate the core-hours of a claim by scale; None if it cannot be decided at a scale."""
     return {
         scale.value: estimate_at_scale(claim, scale)
         for scale in (TableScale.medium, TableScale.full)
@@ -406,7 +407,7 @@ def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration: ``40 s``, ``12 min``, ``3 h``, ``5 days``."""
+    """Format a duration, as in ``40 s``, ``12 min``, ``3 h`` or ``5 days``."""
     for size, word in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {word}"
@@ -414,7 +415,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_core_hours(hours: float | None) -> str:
-    """Format core-hours: ``–`` if unknown, ``0.4``, ``12``, ``1,300``."""
+    """Format core-hours, as in ``0.4``, ``12`` or ``1,300``; ``–`` if unknown."""
     if hours is None:
         return "–"
     return f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"

@@ -1,4 +1,4 @@
-"""Published tables: rows, columns, settings, printed numbers and claims. Imports no torch, so that --help is quick."""
+"""Published tables: rows, columns, settings, printed numbers and claims, read without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.settings import check_settings, construct, setting
 
 
 class TableScale(StrEnum):
-    """quick: in minutes, on digits; medium: to decide orderings; full: as in the paper."""
+    """quick: minutes, on digits; medium: small data, to decide orderings; full: as in the paper."""
 
     quick = "quick"
     medium = "medium"
@@ -44,7 +44,7 @@ MEASURE_NAMES = {  # the others are called as in the files
 
 @dataclass(frozen=True)
 class MeasurementRule:
-    """How the paper computes a number from one or several runs."""
+    """The paper's rule to compute a number from one or several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
@@ -59,7 +59,7 @@ class MeasurementRule:
 
 @dataclass(frozen=True)
 class CellOverride:
-    """Settings of the cells in these rows and columns; both are patterns."""
+    """Settings for the cells whose row and column match these patterns."""
 
     set: dict[str, Any]
     rows: str = "*"
@@ -74,7 +74,7 @@ class CellOverride:
 
 @dataclass(frozen=True)
 class TableVariant:
-    """Settings that the table may have been run with instead: what they are, and why to try them."""
+    """Alternative settings that the paper may have used: what they are and why to try them."""
 
     what: str
     reason: str
@@ -88,7 +88,7 @@ class TableVariant:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A claim that one row is above others; ``below`` and ``columns`` are patterns."""
+    """A claim that one row is above others; ``below`` and ``columns`` are patterns of names."""
 
     measure: str
     above: str
@@ -99,14 +99,14 @@ class Ordering:
         check_settings(self)
 
     def describe(self) -> str:
-        """Describe the ordering: what is above what."""
+        """Describe the ordering in words."""
         below = "all others" if self.below == "*" else self.below
         return f"{MEASURE_NAMES.get(self.measure, self.measure)} of {self.above} is above {below}"
 
 
 @dataclass(frozen=True)
 class PrintedNumber:
-    """A number as printed, and its standard deviation if that is printed."""
+    """A printed number and, if printed, its standard deviation."""
 
     value: float
     std: float | None = None
@@ -187,7 +187,7 @@ class PublishedTable:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, row by row. If the table has printed numbers, only cells with one."""
+        """All cells, row by row; in a table with printed numbers, only the cells that have one."""
         return list(self._iterate_cells())
 
     def _iterate_cells(self) -> Iterator[Cell]:
@@ -206,7 +206,7 @@ class PublishedTable:
                 yield Cell(row, column, config, printed, needs, changed)
 
     def _apply_variants(self, config: dict[str, Any], row: str, column: str) -> str:
-        """Change a cell's configuration by the chosen variants; name those that differ in it."""
+        """Apply the chosen variants to a cell's configuration; return the names of those that change it."""
         names = []
         for name in self.chosen:
             before = deepcopy(config)
@@ -241,9 +241,9 @@ class PublishedTable:
         return out
 
     def build_baseline(self, row: str, column: str) -> dict[str, Any]:
-        """Return the settings of FedAvg beside a cell, with the chosen variants.
+        """Return the settings of the FedAvg baseline for a cell, with the chosen variants.
 
-        They are those of the table and the column, unless the work has a table for its baseline.
+        These are the settings of the table and the column, unless the work has a table for its baseline.
         """
         if self.baseline:
             data = next(c.config["data"] for c in self.cells if (c.row, c.column) == (row, column))
@@ -260,13 +260,13 @@ class PublishedTable:
 
     @property
     def missing_requirements(self) -> str | None:
-        """What cells need that is not available here, if anything."""
+        """The missing requirement of the cells on this machine; None if all are met."""
         missing = dict.fromkeys(c.needs for c in self.cells if c.needs)
         return self.needs or "; ".join(missing) or None
 
 
 def describe_variants(table: PublishedTable, names: Iterable[str]) -> list[dict[str, str]]:
-    """Describe variants for a program or a table of them: what they are, why, by which source."""
+    """Describe variants as plain data: what each changes, why, and its source."""
     found = ((name, table.variants[name]) for name in names)
     return [
         {"name": name, "what": v.what, "reason": v.reason, "source": v.source} for name, v in found
@@ -274,7 +274,7 @@ def describe_variants(table: PublishedTable, names: Iterable[str]) -> list[dict[
 
 
 def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Change a configuration: sections are merged key by key, other values replaced."""
+    """Update a configuration in place: merge sections key by key, replace other values."""
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(config.get(key), dict):
             merge_settings(config[key], value)
@@ -287,7 +287,7 @@ def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where:
 
 
 def parse_table(name: str, text: str) -> PublishedTable:
-    """Parse the text of a table's file; unknown keys and wrong values are errors."""
+    """Parse the text of a table's file; raise an error for unknown keys and wrong values."""
     try:
         raw = tomllib.loads(text)
         parts: dict[str, Any] = {
@@ -316,7 +316,7 @@ def list_table_names() -> tuple[str, ...]:
 
 
 def load_table(name: str) -> PublishedTable:
-    """Load the table or figure of that name."""
+    """Load the table or figure with this name."""
     check_choice(name, list_table_names(), "reproduce")
     return parse_table(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
 

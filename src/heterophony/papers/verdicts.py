@@ -1,4 +1,4 @@
-"""Compare our numbers with the printed ones: which differences are beyond noise."""
+"""Compare our numbers and orderings with the printed ones: which differences are beyond noise."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ComparedNumber:
 
     @property
     def label(self) -> str:
-        """What was run: the paper's column, or what stands in for it."""
+        """The data that were run: the paper's column, or its stand-in."""
         if not self.in_place_of:
             return self.column
         return f"{self.setup} in place of {', '.join(self.in_place_of)}"
@@ -80,7 +80,7 @@ class ComparedNumber:
 
     @property
     def measure_label(self) -> str:
-        """The measure, marked where it rests on parameters that were averaged only for it."""
+        """The measure, marked if personal parameters were averaged only to measure it."""
         name = MEASURE_NAMES.get(self.measure, self.measure)
         return f"{name}{AVERAGED_MARK if self.averaged else ''}"
 
@@ -102,7 +102,7 @@ class ComparedNumber:
 
 
 def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
-    """Compute the numbers of one run, as in the paper and over the last ten; accuracies in percent."""
+    """Compute the numbers of one run, as in the paper and over the last ten; accuracies are in percent."""
     lines = compute_curves(events, rule.clients)
     if rule.personal == "just_trained":
         lines["P"] = lines["P_local"]
@@ -110,7 +110,7 @@ def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, flo
 
 
 def measure_curves(lines: Mapping[str, Curve], rule: MeasurementRule) -> dict[str, float]:
-    """Compute the numbers of the curves of a run, in the same way."""
+    """Compute the numbers of a run from its curves, in the same way."""
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
@@ -136,12 +136,12 @@ def compare_numbers(
     stand_ins: Mapping[str, tuple[str, ...]] | None = None,
     printed_seeds: int = 1,
 ) -> list[ComparedNumber]:
-    """Compare every number of these cells; ``reasons`` says why a cell cannot be compared.
+    """Compare every number of these cells; ``reasons`` explains why a cell cannot be compared.
 
     A printed number is the mean over ``printed_seeds`` runs.
 
-    ``stand_ins`` has the paper's columns that each column stands for, if it was not run as printed;
-    then the printed numbers are of other data, and are left out.
+    ``stand_ins`` maps each column to the paper's columns it stands for, if it was not run as printed;
+    then the printed numbers are left out, because they belong to other data.
     """
     out = []
     for cell in cells:
@@ -182,7 +182,7 @@ def judge_number(
     reason: str,
     printed_seeds: int = 1,
 ) -> tuple[Verdict, str]:
-    """Judge our mean against the printed one, and say why; one seed of ours decides nothing."""
+    """Judge our mean against the printed one, with the reason; one seed decides nothing."""
     if reason or not ours:
         return "not comparable", reason or f"no {measure} was measured"
     if printed is None:
@@ -200,7 +200,7 @@ def judge_number(
 def compute_noise_band(
     ours: Sequence[float], printed: PrintedNumber, printed_seeds: int
 ) -> tuple[float, str]:
-    """Compute how far two means of such deviations and numbers of seeds differ by chance (95 %).
+    """Compute how far two means with these deviations and numbers of seeds differ by chance (95 %).
 
     This is Welch's test. Where the paper prints no deviation, or has one run, ours is assumed for it.
     """
@@ -232,7 +232,7 @@ ROUNDING_DIGITS = 9  # means that differ by less are equal
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering in the paper's numbers, and whether it holds in ours; None if unknown."""
+    """An ordering of the paper's numbers, and whether it holds for ours; None if unknown."""
 
     text: str
     holds: bool | None  # by the paper's rule
@@ -246,7 +246,7 @@ class Claim:
 def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
     """Check every ordering of the table in every selected column.
 
-    Columns that are the same runs at this scale make the same claim, which is listed once.
+    Columns with the same runs at this scale make the same claim, which is listed once.
     """
     columns = dict.fromkeys(n.column for n in numbers)
     claims = [
@@ -273,7 +273,7 @@ def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNu
 
 
 def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
-    """Return the data that were run for a column; also the paper's columns, where they differ."""
+    """Name what was run for a column; add the paper's columns if they differ."""
     first = next((n for n in numbers if n.column == column), None)
     if first is None:
         return column
@@ -284,7 +284,7 @@ def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
 def judge_order(
     top: ComparedNumber, others: Mapping[str, ComparedNumber], which: Literal["values", "last10"]
 ) -> tuple[bool | None, str]:
-    """Judge whether the mean of ``top`` is above all others, and say by how much."""
+    """Decide whether the mean of ``top`` is above all others, and describe by how much."""
     pairs = {r: found for r, n in others.items() if (found := pair_seeds(top, n, which))}
     if len(pairs) < len(others):
         return None, f"no numbers of {', '.join(r for r in others if r not in pairs)}"
@@ -299,7 +299,7 @@ def judge_order(
 
 
 def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> str:
-    """Format p of all pairs, or of ``one`` of them; empty if there are too few pairs."""
+    """Format p of all pairs or of ``one`` pair; an empty string if there are too few seeds."""
     if min(found.pairs for found in pairs.values()) < count_pairs_needed(len(pairs)):
         return ""
     p_values = dict(zip(pairs, apply_holm_correction([f.p for f in pairs.values()]), strict=True))
@@ -307,7 +307,7 @@ def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> s
 
 
 def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) -> str:
-    """Describe how many seeds there are, and if they are too few to tell an order from chance."""
+    """Describe the number of seeds, and whether they are too few to tell an order from chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
     seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
     few = fewest < count_pairs_needed(len(others))
@@ -317,7 +317,7 @@ def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) ->
 def pair_seeds(
     a: ComparedNumber, b: ComparedNumber, which: Literal["values", "last10"]
 ) -> PairedComparison | None:
-    """Compare two rows over the seeds that both have; None without any."""
+    """Compare two rows over their common seeds; None if there are none."""
     ours, theirs = (dict(zip(x.seeds, getattr(x, which), strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]
     if not common:

@@ -1,7 +1,7 @@
 """The attack on one client in one round, as a job for an engine.
 
-Each case is attacked three times: by two attackers who do not know the client's personal parameters,
-and guess them anew or by their initial values, and by one who knows them.
+Each case is attacked three times. Two attackers do not know the client's personal parameters: one
+draws new values, one uses the initial values. The third attacker knows them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackCase:
-    """Consecutive training images of one client, in one gradient, after ``round`` rounds."""
+    """Consecutive training images of one client that share a gradient, after ``round`` rounds."""
 
     algorithm: str
     round: int
@@ -80,7 +80,7 @@ class AttackCase:
         return self.algorithm, self.round, self.client, self.first_image
 
     def load_batch(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Load the true images, as inputs of the net, and their labels."""
+        """Load the true images as inputs of the net, and their labels."""
         train = plan.federation.data(self.client).train
         return train.batch(torch.arange(self.first_image, self.first_image + self.image_count))
 
@@ -121,14 +121,13 @@ class GradientInversion:
             if self.settings.labels != "joint":
                 raise
             raise ConfigError(
-                f"--labels joint: {self.case.algorithm} looks things up by label, so"
-                " labels must be classes; leave it out, or choose other --labels"
+                f"--labels joint: {self.case.algorithm} needs classes as labels; leave this algorithm out, or choose other --labels"
             ) from None
 
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """What all attackers know: the observed gradient, and the images' shape, labels and range."""
+    """The knowledge of all attackers: the observed gradient and the images' shape, labels and range."""
 
     gradient: Tensors
     shape: tuple[int, ...]
@@ -148,7 +147,10 @@ class CaseAttack:
     knowledge: AttackerKnowledge
 
     def draw_start(self, restart: int) -> StartingPoint:
-        """Draw the start. It is the same for every algorithm, so equal gradients give equal images."""
+        """Draw the attack's random starting point.
+
+        It does not depend on the algorithm, so equal gradients give equal reconstructions.
+        """
         key = (self.plan.seed, "attack", *self.case.key[1:], restart)
         images = draw_noise(self.knowledge.shape, *key).contiguous(
             memory_format=torch.channels_last
@@ -164,14 +166,14 @@ class CaseAttack:
         return partial(compute_gradients, client, self.case.tensor_names, differentiable=True)
 
     def compute_first_gradient(self) -> Tensors:
-        """Compute the gradient at the start; attackers with equal ones do the same attack."""
+        """Compute the gradient at the start; attackers with equal gradients do the same attack."""
         start = self.draw_start(0)
         return compute_gradients(
             self.make_client(), self.case.tensor_names, start.images, to_probabilities(start.labels)
         )
 
     def run_restarts(self) -> tuple[int, Reconstruction]:
-        """Return the restart whose gradient matches the observed one best, and its number."""
+        """Return the number and result of the restart whose gradient best matches the observed one."""
         known, start = self.knowledge, self.draw_start(0)
         if (
             not known.gradient.square() > 0
@@ -193,7 +195,7 @@ class CaseAttack:
 def run_different_attacks(
     attacks: Mapping[str, CaseAttack],
 ) -> dict[str, tuple[int, Reconstruction]]:
-    """Run the attack of every attacker; those with the same gradient at the start do the same one."""
+    """Run every attacker's attack; attackers with the same gradient at the start share one."""
     done: list[tuple[Tensors, tuple[int, Reconstruction]]] = []
     results = {}
     for knowledge, attack in attacks.items():
@@ -209,7 +211,7 @@ def are_equal(a: Tensors, b: Tensors) -> bool:
 
 
 def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-    """Return the inputs of the net that a black and a white image become."""
+    """Return a black and a white image as inputs of the net."""
     black = torch.zeros(1, *x.shape[1:])
     return scale(black.clone()), scale(black + scale.unit)
 

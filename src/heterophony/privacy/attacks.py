@@ -1,4 +1,4 @@
-"""Gradients of the victim in an audit, and of the attacker who imitates it.
+"""Gradient inversion: the gradients of a victim and its imitator, the attacks and image metrics.
 
 No algorithm is named here. The algorithm's own ``local`` runs on a client that does not train, but
 records which losses it would minimise, and over which tensors.
@@ -42,7 +42,7 @@ class RecordingClient(Client):
     phases: tuple[TrainingPhase, ...] = ()
 
     def _run_pass(self, given: TrainingPass) -> None:
-        """Record a pass, unless it has no mini-batch or repeats an earlier one of its phase."""
+        """Record a pass, unless it has no mini-batch or repeats an earlier pass of its phase."""
         samples = self.data.train if given.data is None else given.data
         order = iterate_epochs(self.net, len(samples), given.how, given.epochs, given.steps)
         if given.turn or next(order, None) is None:
@@ -57,7 +57,7 @@ def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
 
 
 def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
-    """Build the client with all that it knows: personal parameters, memory, class counts."""
+    """Build the client with all its own knowledge: personal parameters, memory, class counts."""
     client = plan.build_client(
         job, store.load_memory(job.client, before=job.t), store, RecordingClient
     )
@@ -66,7 +66,7 @@ def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
 
 
 def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
-    """Build the client from sent and guessed parameters alone: no memory, no data."""
+    """Build the client only from sent and guessed parameters, without memory and data."""
     client = RecordingClient(
         id=job.client,
         t=job.t,
@@ -86,7 +86,7 @@ def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
 def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
     """Return what an attacker uses in place of the personal parameters, for every algorithm alike.
 
-    ``initial``: those before the first round, which the server made. ``fresh``: newly drawn ones.
+    ``initial``: the values before the first round, made by the server. ``fresh``: newly drawn ones.
     """
     if guess == GUESSED_INITIAL:
         return state(plan.get_template(job.client))
@@ -165,9 +165,9 @@ def compute_update(
 def observe_update(
     plan: Plan, job: Job, store: ClientStore, gradient: Tensors, lr: float, steps: int
 ) -> Tensors:
-    """Return the update as the server sees it: what the client's protections leave of it.
+    """Return the update as the server sees it, after the client's protections.
 
-    The client sends the move of its steps; the attacker scales it back to a gradient.
+    The client sends the change after its steps; the attacker scales it back to a gradient.
     """
     if not plan.protections:
         return gradient
@@ -182,7 +182,7 @@ def observe_update(
 
 
 def find_last_bias(net: nn.Module) -> str | None:
-    """Find the name of the bias of the last linear layer, if there is one."""
+    """Return the name of the last linear layer's bias; None if there is none."""
     linears = [m for part in ("base", "head") for m in net.get_submodule(part).modules()
                if isinstance(m, nn.Linear)]  # fmt: skip
     biases = {id(p): k for k, p in net.named_parameters()}
@@ -253,7 +253,7 @@ class AttackTarget:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Images of noise, and labels: classes, or logits to be optimised, which are noise too."""
+    """Images of noise, and labels: classes, or logits to be optimised, which start as noise."""
 
     images: Tensor
     labels: Tensor
@@ -261,7 +261,7 @@ class StartingPoint:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The result of an attack. ``loss`` is its distance from the observed gradient."""
+    """The result of an attack; ``loss`` is its distance from the observed gradient."""
 
     images: Tensor
     labels: Tensor  # classes
@@ -342,7 +342,7 @@ def squared_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Sum the mean absolute differences of neighbours in both directions."""
+    """Sum the mean absolute differences of neighbouring pixels in both directions."""
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
@@ -351,17 +351,17 @@ def make_variable(start: Tensor) -> Tensor:
 
 
 def to_probabilities(labels: Tensor) -> Tensor:
-    """Convert logits to probabilities; leave class labels as they are."""
+    """Turn logits into probabilities; return classes unchanged."""
     return labels.softmax(1) if labels.is_floating_point() else labels
 
 
 def to_classes(labels: Tensor) -> Tensor:
-    """Turn logits into the most likely classes; classes stay as they are."""
+    """Turn logits into the most likely classes; return classes unchanged."""
     return labels.detach().argmax(1) if labels.is_floating_point() else labels
 
 
 def draw_noise(shape: Sequence[int], *key: object) -> Tensor:
-    """Draw normal noise that depends only on the key."""
+    """Draw normally distributed noise that depends only on the key."""
     with seeded(*key):
         return torch.randn(tuple(shape))
 
@@ -369,9 +369,10 @@ def draw_noise(shape: Sequence[int], *key: object) -> Tensor:
 def infer_labels(gradient: Tensor, images: int) -> Tensor:
     """Infer the classes of ``images`` images, ascending, from the gradient of the last bias.
 
-    With softmax and cross-entropy, its entry of a class is the mean probability minus the share of
-    images of that class. So the class with the lowest entry has an image; it is counted, and the
-    search repeated. This is exact for one image, and an estimate for several.
+    With softmax and cross-entropy, the gradient's entry for a class is the mean probability minus the
+    share of
+    images of that class. So the class with the lowest entry has an image, which is counted, and the
+    search is repeated. This is exact for one image and an estimate for several.
     """
     left, found = gradient.detach().clone(), []
     for _ in range(images):
@@ -381,6 +382,6 @@ def infer_labels(gradient: Tensor, images: int) -> Tensor:
 
 
 def select_best(found: list[Reconstruction]) -> tuple[int, Reconstruction]:
-    """Return the restart with the lowest loss, and its number. True images are not used."""
+    """Return the number and result of the restart with the lowest loss; true images are not used."""
     order = sorted(range(len(found)), key=lambda i: (not found[i].finite, found[i].loss))
     return order[0], found[order[0]]

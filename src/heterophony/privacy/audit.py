@@ -1,4 +1,4 @@
-"""Snapshots of a run at the audited rounds, and one record per image of a case: how near the reconstruction is."""
+"""The steps of an audit: snapshots of a run, attacks on them, and a record per image in a log."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Snapshots:
     def make_listener(self) -> Callable[[Event], None]:
         """Return a listener for the run's events that saves snapshots while the run continues.
 
-        Later commits overwrite earlier ones. At the event of round t its own commit is still to
-        come, so the newest commit is the state before round t.
+        Later commits overwrite earlier ones. At the event of round t, its own commit has not been made
+        yet, so the newest commit is the state before round t.
         """
         if 0 in self.rounds:
             self.save_round(0)
@@ -75,7 +75,7 @@ class Snapshots:
         return listen
 
     def save_last(self) -> None:
-        """Save the state after the last round, when the run is finished."""
+        """Save the state after the last round of a finished run."""
         last = self.plan.rounds
         if last in self.rounds and not all(
             self.get_message_path(last, c).is_file() for c in self.clients
@@ -96,19 +96,18 @@ class Snapshots:
             write_atomically(self.get_message_path(t, client), encode_groups(sent))
 
     def make_job(self, t: int, client: str) -> Job:
-        """Make the job that trains the client from that state and saves no memory."""
+        """Make the job that trains a client from the state after ``t`` rounds and saves no memory."""
         path = self.get_message_path(t, client)
         if not path.is_file():
             raise FolderError(
-                f"{self.folder.path} has no snapshot of client {client} after {t} rounds, as it was"
-                " trained with other settings; choose another --out"
+                f"{self.folder.path} has no snapshot of client {client} after {t} rounds, because it was trained with other settings; choose another --out"
             )
         down = read_groups(path)["down"]
         return Job(kind="train", t=t, client=client, tensors=down, keeps_memory=False)
 
     @property
     def client_store(self) -> FolderClientStore:
-        """The saved memories; a job finds its client's memory before its round."""
+        """The saved memories, in which a job finds its client's memory before the round."""
         return FolderClientStore(
             self.folder.path / SNAPSHOT_FOLDER / "clients", self.folder.scratch_folder
         )
@@ -126,14 +125,14 @@ EVALUATION_BATCH = 250  # images at a time
 
 
 def measure_loss(snapshots: Snapshots, t: int) -> float:
-    """Measure the loss that the victims reach in the round after a snapshot: the mean over them."""
+    """Measure the victims' mean loss after one round of training from a snapshot."""
     return fmean(measure_client_loss(snapshots, t, client) for client in snapshots.clients)
 
 
 def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
     """Train a client for one round; return the loss of its predictions on its training examples.
 
-    Algorithms minimise different sums in training. The loss of predictions is the same for all.
+    Algorithms minimise different training losses; the loss of predictions is comparable for all.
     """
     plan, job, store = snapshots.plan, snapshots.make_job(t, name), snapshots.client_store
     client = plan.build_client(job, store.load_memory(name, before=t), store)
@@ -202,13 +201,13 @@ def compare_images(
 
 
 def match_images(true: Tensor, found: Tensor) -> list[int]:
-    """Assign reconstructions to originals for the highest PSNR: a gradient has no image order."""
+    """Assign reconstructions to originals for the highest PSNR, as a gradient has no image order."""
     costs = [[-psnr(f, t) for f in found] for t in true]
     return [int(j) for j in linear_sum_assignment(costs)[1]]
 
 
 def match_labels(true: Tensor, found: Tensor) -> list[bool]:
-    """Describe which labels were found; each found label counts once, in any order."""
+    """Return which labels were found, in any order; each found label counts once."""
     left, out = Counter(found.tolist()), []
     for label in true.tolist():
         out.append(left[label] > 0)
@@ -217,13 +216,13 @@ def match_labels(true: Tensor, found: Tensor) -> list[bool]:
 
 
 def to_pixels(x: Tensor, scale: Scale) -> Tensor:
-    """Convert inputs of the net to pixel values from 0 to 1, each image contiguous."""
+    """Convert inputs of the net to pixel values from 0 to 1; each image is contiguous."""
     low, high = compute_bounds(x, scale)
     return ((x - low) / (high - low)).clamp(0, 1).contiguous()
 
 
 def encode_image(image: Tensor) -> str:
-    """Encode the pixels as base64, channel by channel, one byte each."""
+    """Encode the pixels as base64, channel by channel, one byte per value."""
     return base64.b64encode((255 * image).round().byte().numpy().tobytes()).decode()
 
 
@@ -232,10 +231,10 @@ ATTACK_LOG = "attacks.jsonl"
 
 @dataclass(frozen=True)
 class Victims:
-    """The first ``clients`` clients and ``images`` images of each, attacked in these rounds.
+    """The attacked clients, images and rounds: the first ``clients`` clients, ``images`` images each.
 
-    With ``losses``, an algorithm is attacked once for each of them: after the first of these rounds
-    that reaches it.
+    With ``losses``, an algorithm is attacked once per loss level, after the first of these rounds
+    that reaches the level.
     """
 
     rounds: tuple[int, ...]
@@ -244,15 +243,15 @@ class Victims:
     losses: tuple[float, ...] = ()
 
     def describe(self) -> Record:
-        """Return the settings for the header of a log. Logs of audits by round have no losses."""
+        """Return the settings for the header of a log; audits by round have no losses."""
         return {k: v for k, v in asdict(self).items() if k != "losses" or v}
 
 
 class AttackLog:
-    """``attacks.jsonl``: the settings of the audit, then a line per image."""
+    """The file ``attacks.jsonl``: the settings of the audit, then a line per image."""
 
     def __init__(self, folder: Path, settings: Record) -> None:
-        """Open the log. It must have been started with the same settings."""
+        """Open the log; raise an error if it was started with other settings."""
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
         with translate_disk_errors(self.path):
@@ -269,7 +268,7 @@ class AttackLog:
         return list(read_json_lines(self.path))
 
     def append_records(self, records: Sequence[Record]) -> None:
-        """Append all records of a case at once; after a crash, an incomplete case is repeated."""
+        """Append all records of a case at once; an incomplete case is repeated after a crash."""
         lines = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
         with translate_disk_errors(self.path), open_to_append(self.path) as file:
             file.write(lines.encode())
@@ -290,7 +289,7 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
 
 
 def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLog) -> None:
-    """Record the loss of snapshots until the lowest level is reached, unless nothing is sent."""
+    """Record the loss of snapshots until the lowest level is reached; do nothing if nothing is sent."""
     losses = collect_losses(log.read_records()).get(label)
     if losses is None:
         return
@@ -306,9 +305,9 @@ def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLo
 def list_cases(
     label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
-    """List every case of one run. Empty if the algorithm sends no parameters.
+    """List all cases of one run; none if the algorithm sends no parameters.
 
-    At levels that another algorithm does not reach, none is attacked.
+    A level that another algorithm does not reach is not attacked.
     """
     out, records = [], log.read_records()
     rounds: Collection[int] = victims.rounds
@@ -329,7 +328,7 @@ def list_cases(
 
 
 def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackCase]:
-    """List the cases whose records are not complete."""
+    """List the cases whose records are incomplete."""
     done = {
         (r["algorithm"], r["round"], r["client"], r["image"], r["private"])
         for r in log.read_records()
@@ -351,7 +350,7 @@ def invert_gradients(
 ) -> Iterator[list[Record]]:
     """Attack the cases of a run, and yield the records of each, in any order.
 
-    Rounds are attacked one by one, as what is sent to all clients is in memory meanwhile.
+    Rounds are attacked one by one, because the tensors sent to all clients are kept in memory.
     """
     for t in snapshots.rounds:
         by_image = {(c.client, c.first_image): c for c in cases if c.round == t}

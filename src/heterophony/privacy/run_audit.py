@@ -1,4 +1,4 @@
-"""Run a privacy audit, on small data or as published, and read audits as evidence for claims."""
+"""Run a privacy audit on small data or as published, and read audits as evidence for claims."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ QUICK_AUDIT = AuditSetup(
 
 
 def get_preset(name: AuditPreset) -> AuditSetup:
-    """Return the preset of that name."""
+    """Return the preset with this name."""
     if name is AuditPreset.quick:
         return QUICK_AUDIT
     table = load_table(LEAKAGE_TABLE)
@@ -93,7 +93,7 @@ def get_preset(name: AuditPreset) -> AuditSetup:
 
 
 def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
-    """Return the settings of one algorithm in the published table; none for other presets."""
+    """Return an algorithm's settings in the published table; an empty dict for other presets."""
     rows = () if name is AuditPreset.quick else load_table(LEAKAGE_TABLE).rows.values()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})
 
@@ -113,7 +113,7 @@ class Audit:
         return [s.folder for s in self.snapshots.values()]
 
     def train(self, progress: RunsProgress) -> None:
-        """Finish every run, keep the states to attack, and record what is sent."""
+        """Finish every run, save the states to attack and record which parameters are sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
             status = progress.begin_run(get_display_name(name), plan.rounds)
@@ -125,7 +125,7 @@ class Audit:
                     record_losses(name, snapshots, min(self.victims.losses), self.log)
 
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
-        """List the attacks that are left, by algorithm."""
+        """List the unfinished attacks, by algorithm."""
         cases = {
             name: list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
             for name, snapshots in self.snapshots.items()
@@ -136,7 +136,7 @@ class Audit:
     def attack(
         self, cases: Mapping[str, Sequence[AttackCase]], on_attack: Callable[[], None]
     ) -> None:
-        """Invert gradients; every attack is recorded as soon as it is done."""
+        """Run the attacks; each is recorded as soon as it is done."""
         engine = next(iter(self.configs.values())).engine
         spec = EngineSpec(engine.name, engine.workers, engine)
         for name, own in cases.items():
@@ -163,14 +163,16 @@ def build_audit_configs(
 ) -> dict[str, Config]:
     """Build a configuration for every algorithm: the preset's settings, then the overrides.
 
-    The caller's algorithms are trusted.
+    Algorithms that the caller names are trusted.
     """
     configs = {}
     names = [find_algorithm_name(name) for name in names]
     overrides = expand_overrides(settings, overrides, names, note, trust=True)
     for name in names:
         if get_algorithm_class(name, trust=True).pooled:
-            raise ConfigError(f"{name}: it pools all data, so nothing is sent; leave it out")
+            raise ConfigError(
+                f"{name}: this algorithm pools all data, so nothing is sent; leave it out"
+            )
         algorithm = {**get_algorithm_settings(preset, name), "name": name}
         raw = {**deepcopy(dict(settings)), "algorithm": algorithm, "rounds": rounds}
         for pair in overrides:
@@ -214,7 +216,7 @@ def open_audit(
 
 
 def check_single_replies(config: Config) -> None:
-    """Refuse protections whose replies these attacks do not see as they are sent."""
+    """Raise ConfigError for protections under which the attacked replies are not those sent."""
     for protection in config.protections:
         if type(protection).choose_client is not Protection.choose_client:
             raise ConfigError(
@@ -247,9 +249,9 @@ DIGITS = 3  # of stored numbers, in dB
 
 
 def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[StoredRun]:
-    """Read the user's runs and audits of published tables: in this folder, or below ``runs/``.
+    """Read the user's runs and audits of published tables, in this folder or below ``runs/``.
 
-    ``note`` receives which folders were left out, and why.
+    ``note`` receives a message for each folder that was left out.
     """
     judged = (TableScale.medium, TableScale.full)
     folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
@@ -273,7 +275,7 @@ def is_audit(folder: Path) -> bool:
 
 
 def describe_audit(folder: Path) -> Iterator[StoredRun]:
-    """Yield what a finished audit at medium scale shows, for each row of the table and attacker."""
+    """Yield the results of a finished audit at medium scale, for each row of the table and attacker."""
     content = read_json(folder / AUDIT_FILE)
     check_preset(folder, content["asked"])
     runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
@@ -291,7 +293,7 @@ def describe_audit(folder: Path) -> Iterator[StoredRun]:
 def find_row(
     folder: Path, content: dict[str, Any], name: str, knowledge: str
 ) -> dict[str, Any] | None:
-    """Find the row of an algorithm and an attacker; None if that attacker was not tried.
+    """Return the row of an algorithm and an attacker; None if there was no such attack.
 
     Raise FolderError if a level of the loss is missing.
     """
@@ -308,7 +310,7 @@ def find_row(
 
 
 def check_preset(folder: Path, asked: dict[str, Any]) -> None:
-    """Refuse an audit with other attacks than those of the preset."""
+    """Raise FolderError if the attacks of an audit differ from those of the preset."""
     preset = get_preset(AuditPreset.medium)
     wanted = {
         "algorithms": list(preset.algorithms),
@@ -324,14 +326,14 @@ def check_preset(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def to_lists(value: Any) -> Any:
-    """Return a value as JSON has it: without tuples."""
+    """Return a value with tuples as lists, as in JSON."""
     if isinstance(value, dict):
         return {k: to_lists(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def check_settings(at: CellAtScale, run: Run) -> None:
-    """Refuse a run with other settings than the cell, apart from its rounds."""
+    """Raise FolderError if the settings of a run differ from those of the cell, except its rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
         raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")

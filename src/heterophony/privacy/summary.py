@@ -1,4 +1,4 @@
-"""Summarise an audit: the numbers of ``audit.json``, and its tables. Imports no torch."""
+"""Summarise an audit: the numbers of ``audit.json`` and its tables. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..results.table import Column, Columns, ResultTable, Rows
 
 
 class AuditPreset(StrEnum):
-    """quick: minutes on small data; medium: the published table, made small; paper: its size."""
+    """quick: minutes on small data; medium: the published table, reduced; paper: the table in full."""
 
     quick = "quick"
     medium = "medium"
@@ -25,7 +25,7 @@ Record = dict[str, Any]
 
 
 def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
-    """Return for each level the first round whose loss is at most that; none for levels not reached."""
+    """Return the first round that reaches each level of the loss; levels not reached are left out."""
     found = {
         level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
     }
@@ -49,7 +49,7 @@ def lists_sent_parameters(record: Record) -> bool:
 
 
 def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
-    """Collect the rounds that reach each level, by algorithm; empty if no losses were asked for."""
+    """Collect the rounds that reach each level, by algorithm; empty without loss levels."""
     found = list(records)
     levels = found[0]["victims"].get("losses", ())
     if not levels:
@@ -58,7 +58,7 @@ def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, i
 
 
 def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
-    """List the levels that all algorithms reach, highest first: only they can be compared."""
+    """List the levels that all algorithms reach, highest first: only these can be compared."""
     reached = [set(rounds) for rounds in matched.values()]
     return sorted(set.intersection(*reached), reverse=True) if reached else []
 
@@ -70,7 +70,7 @@ IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
 
 
 def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[str, Any]:
-    """Make the content of ``audit.json``; it does not depend on the order of the records."""
+    """Build the content of ``audit.json``, which does not depend on the order of the records."""
     asked = {k: v for k, v in records[0].items() if k != "event"}
     found, matched = collect_attacks(records), collect_matched_rounds(records)
     levels = list_common_levels(matched)
@@ -107,7 +107,7 @@ def summarise_row(
 ) -> Record:
     """Summarise the attacks on an algorithm by one attacker.
 
-    If rounds were matched by loss, a round that stands for two levels counts twice in the means.
+    If rounds were matched by loss, a round that matches two levels counts twice in the means.
     """
     by_round = {
         t: [r for r in attacks if r["round"] == t] for t in sorted({r["round"] for r in attacks})
@@ -131,7 +131,7 @@ def summarise_row(
 def summarise_matching(
     records: Sequence[Record], matched: Mapping[str, Mapping[float, int]]
 ) -> dict[str, dict[str, Record]]:
-    """Describe in which round each algorithm reached each level, and what its loss was there."""
+    """Return the round in which each algorithm reached each level, and its loss in that round."""
     losses = collect_losses(records)
     return {
         name: {f"{v:g}": {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
@@ -150,7 +150,7 @@ def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AuditPart:
-    """A part of an audit that has a column of its own: one round, or one level of the loss."""
+    """A part of an audit with its own column: one round or one level of the loss."""
 
     kind: str  # "rounds" or "losses": where a row has its numbers
     key: str
@@ -167,7 +167,7 @@ class AuditPart:
 
 
 def list_parts(content: Record) -> list[AuditPart]:
-    """List the audited rounds or levels, if there are several: PSNR differs between them."""
+    """List the audited rounds or levels if there are several, because PSNR differs between them."""
     if "matched" in content:
         matched = {
             name: {float(v): at["round"] for v, at in rounds.items()}
@@ -189,7 +189,7 @@ QUALITY_COLUMNS = {
 
 
 def build_audit_table(content: Record) -> ResultTable:
-    """Build the table of what was recovered, with reference images for no leak below."""
+    """Build the table of recovered images; reference images at the bottom show the PSNR of no leak."""
     how, parts = content["asked"]["how"], list_parts(content)
     rows: Rows = [
         [
@@ -213,7 +213,7 @@ def build_audit_table(content: Record) -> ResultTable:
 
 
 def build_ordering_table(content: Record) -> ResultTable | None:
-    """Build the table of the paper's orderings, printed and here; None without any."""
+    """Build the table of the paper's orderings, as printed and as found here; None without orderings."""
     found = content["orderings"]
     if not found:
         return None
@@ -300,9 +300,7 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
     names = collect_sent_parameters(records, asked["algorithms"])
     silent = [n for n, rounds in names.items() if rounds and not any(rounds.values())]
     if silent:
-        out.append(
-            f"{', '.join(silent)}: it sends no parameters, so there is no gradient to invert"
-        )
+        out.append(f"{', '.join(silent)}: sends no parameters, so there is no gradient to invert")
     if asked["how"]["labels"] == "inferred":
         given = sorted({r["algorithm"] for r in found if r["labels"] == "known"})
         if given:
@@ -323,12 +321,12 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
     out += explain_matching(records)
     failed = sum(not r["finite"] for r in found)
     if failed:
-        out.append(f"{failed} attacks left the finite numbers; their last finite image is used")
+        out.append(f"{failed} attacks reached infinity or NaN; their last finite image is used")
     return out
 
 
 def explain_matching(records: Sequence[Record]) -> list[str]:
-    """Describe in which rounds algorithms were attacked at equal loss, and which levels are left out."""
+    """Explain in which rounds algorithms were attacked at equal loss and which levels are left out."""
     matched, losses = collect_matched_rounds(records), collect_losses(records)
     if not matched:
         return []

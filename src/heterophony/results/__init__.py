@@ -1,1 +1,1 @@
-"""Numbers computed from run folders: tables, statistics, progress, exports."""
+"""Numbers computed from run folders: tables, statistics, progress and exports."""

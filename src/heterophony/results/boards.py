@@ -1,7 +1,7 @@
-"""The boards of a run: their state as the server writes it, and what each did in its rounds.
+"""The boards of a run: their state as the server writes it, and their activities in every round.
 
-Both repeat what boards sent, so nothing is trusted: a file without the expected form becomes a
-one-line problem, and numbers without it are left out.
+Both contain what boards sent, so nothing is trusted: a malformed file becomes a
+one-line problem, and malformed numbers are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One board."""
+    """The state of one board."""
 
     name: str
     state: str
@@ -58,7 +58,7 @@ class DeviceTable:
 
 
 def read_device_table(folder: Path) -> DeviceTable | None:
-    """Read what the server wrote last; None if the run has no boards."""
+    """Read the status that the server wrote last; None if the run has no boards."""
     path = folder / BOARDS_FILE
     try:
         return parse_device_table(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
@@ -117,7 +117,7 @@ def parse_device_row(name: str, device: Json, written: float) -> DeviceRow:
 
 # Texts --------------------------------------------------------------------------------------
 def build_devices_section(table: DeviceTable, label: str = "", now: float | None = None) -> Json:
-    """Build the section of the page; it says if the server has been silent for long before ``now``."""
+    """Build the page's section of boards; mention if the server has been silent long before ``now``."""
     if table.problem:
         return {"run": label, "summary": table.problem, "caption": "", "titles": [], "rows": []}
     ended = table.state == "ended"
@@ -137,7 +137,7 @@ def build_devices_section(table: DeviceTable, label: str = "", now: float | None
 
 
 def describe_device_table(table: DeviceTable) -> str:
-    """Summarise how many boards are in each state, and what was refused."""
+    """Summarise how many boards are in each state and how many messages were refused."""
     states = Counter(row.state for row in table.rows)
     counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
     refused = sum(row.num_refused for row in table.rows) + table.num_unattributed
@@ -225,7 +225,7 @@ def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str,
 
 
 def get_number(values: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number, or None."""
+    """Return the number under a key; None if it is missing or not finite."""
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -234,7 +234,7 @@ def get_number(values: Mapping[str, Any], key: str) -> float | None:
 
 # The page -----------------------------------------------------------------------------------
 def build_device_rounds_section(run: LabelledRun) -> Json | None:
-    """Return the drawn rounds and the table of averages; None if the run has no boards."""
+    """Build the section of drawn rounds and averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_device_rounds(e))]
     if not rounds:
         return None
@@ -266,7 +266,7 @@ def describe_round(event: RoundEvent) -> Json:
 
 
 def list_spans(spans: Any) -> list[list[Any]]:
-    """Return the spans that have their form, as [activity, client, begin, end]."""
+    """Return the well-formed spans, as [activity, client, begin, end]."""
     found = []
     for span in spans[:MAX_DRAWN_SPANS] if isinstance(spans, list) else []:
         if isinstance(span, list) and len(span) == 4 and span[0] in ACTIVITIES:

@@ -34,7 +34,7 @@ BOLD_NOTE = (
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, population standard deviation and 95 % interval of the mean; one value has no interval."""
+    """Mean, population standard deviation and 95 % interval of the mean, if there are several values."""
 
     mean: float
     std: float
@@ -42,7 +42,7 @@ class Spread:
 
     @classmethod
     def from_values(cls, values: Sequence[float], highest: float = inf) -> Spread:
-        """Summarise values of which none can be above ``highest``."""
+        """Summarise values whose upper bound is ``highest``."""
         of = MeanStd.from_values(values)
         interval = compute_confidence_interval(values, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
@@ -54,7 +54,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class PairedDifference(Spread):
-    """A spread of paired differences, with its p and the p corrected for the number of rows."""
+    """A spread of paired differences, with p and p corrected for the number of rows."""
 
     p: float = 1.0
     p_holm: float = 1.0
@@ -62,7 +62,7 @@ class PairedDifference(Spread):
 
 @dataclass(frozen=True)
 class Differences:
-    """The paired differences of a series to the first one, over the seeds that both have."""
+    """The paired differences between a series and the first one, over their common seeds."""
 
     to: str
     seeds: list[int]
@@ -71,7 +71,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One series: its measures over the seeds, and how it compares with the others."""
+    """One series: its measures over the seeds and its comparison with the others."""
 
     name: str
     algorithm: str
@@ -86,7 +86,7 @@ class ComparisonRow:
     def get_cell(self, key: str) -> Cell:
         """Return a measure with its deviation over the seeds.
 
-        With one seed, that of the last ten evaluations is shown beside their mean.
+        With one seed, the deviation is that of the last ten evaluations.
         """
         if key not in self.spreads:
             return Cell()
@@ -96,7 +96,7 @@ class ComparisonRow:
         return replace(cell, mark="bold") if key in self.leads else cell
 
     def get_difference(self, key: str) -> PairedDifference | None:
-        """Return the paired difference to the first series; None without a pair."""
+        """Return the paired difference to the first series; None if there is no pair."""
         return self.differences.measures.get(key) if self.differences else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class ComparisonRow:
 
 
 def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """Return one row per series; a series with a run that was never evaluated has none."""
+    """Return one row per series; leave out series with a run that was never evaluated."""
     groups = group_by_series(runs).values()
     series = [group for group in groups if all(run.current_summary for run in group)]
     alone = index_local_runs(runs)
@@ -141,7 +141,7 @@ def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
 def build_row(
     group: Sequence[Run], first: Sequence[Run], alone: Mapping[tuple[int, str], Summary]
 ) -> ComparisonRow:
-    """Build the row of a series; ``alone`` are runs of Local by seed and data."""
+    """Build the row of a series; ``alone`` has the runs of Local by seed and data."""
     summaries = list_summaries(group)
     measures = [extract_measures(s) | compare_with_local(s, alone) for s in summaries]
     common = [k for k in measures[0] if all(k in m for m in measures)]
@@ -169,7 +169,7 @@ def list_summaries(group: Iterable[Run]) -> list[Summary]:
 
 
 def extract_measures(summary: Summary) -> dict[str, float]:
-    """Return the numbers of one run by key; without G if there is no generic model."""
+    """Return the numbers of one run by key; G is left out if there is no generic model."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
         if a:
@@ -191,7 +191,7 @@ def extract_measures(summary: Summary) -> dict[str, float]:
 
 
 def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
-    """Return the finished runs of Local by seed and data; the first of several counts."""
+    """Return the finished runs of Local by seed and data; if there are several, the first."""
     found = dict[tuple[int, str], Summary]()
     for run in runs:
         if run.algorithm == "local" and (s := run.summary):
@@ -202,7 +202,7 @@ def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
 def compare_with_local(
     summary: Summary, alone: Mapping[tuple[int, str], Summary]
 ) -> dict[str, float]:
-    """Return the share of clients that would be better off alone; nothing without a run of Local."""
+    """Return the share of clients that are better in Local training; empty without a run of Local."""
     local = alone.get((summary.seed, summary.data_sha256))
     if local is None or local is summary or local.clients.keys() != summary.clients.keys():
         return {}
@@ -240,7 +240,7 @@ def list_new_client_values(several: Sequence[NewClients], key: str) -> list[floa
 
 
 def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differences | None:
-    """Compute paired differences to ``first`` over the seeds that both have with the same data."""
+    """Compute paired differences to ``first`` over common seeds with the same data."""
     own, other = index_measures_by_block(group), index_measures_by_block(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
@@ -257,7 +257,7 @@ def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDi
 
 
 def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Set ``p_holm`` of every difference: its p corrected for the number of rows."""
+    """Set ``p_holm`` of every difference, which is p corrected for the number of rows."""
     corrected: dict[str, dict[str, PairedDifference]] = {row.name: {} for row in rows}
     for key in ACCURACIES:
         gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
@@ -275,7 +275,7 @@ def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 def mark_leads(
     rows: Sequence[ComparisonRow], series: Sequence[Sequence[Run]]
 ) -> list[ComparisonRow]:
-    """Set the leads of every row; only finished runs are compared."""
+    """Set in which measures each row leads; only finished runs are compared."""
     measured = {
         row.name: index_measures_by_block(group)
         for row, group in zip(rows, series, strict=True)
@@ -320,7 +320,7 @@ def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | 
 
 
 def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | None:
-    """Describe what bold means in these columns, or why nothing is bold; None if nothing is compared."""
+    """Explain the meaning of bold in these columns, or why nothing is bold; None without a comparison."""
     if any(key in row.leads for row in rows for key in keys):
         return BOLD_NOTE
     reason = explain_missing_lead(rows)
@@ -346,7 +346,7 @@ def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
 
 
 def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
-    """List what the seeds show about G and P; the same conclusion about both is one sentence."""
+    """List the conclusions about G and P; a conclusion that holds for both is one sentence."""
     titles: dict[str, list[str]] = {}
     for key, title in HEADLINES.items():
         if conclusion := describe_conclusion(rows, key):
@@ -355,7 +355,7 @@ def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
-    """Describe which rows differ from the first, or why that cannot be decided; None without a pair."""
+    """Describe which rows differ from the first, or why this cannot be decided; None without a pair."""
     gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
     if not gaps:
         return None

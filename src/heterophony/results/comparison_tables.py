@@ -1,4 +1,4 @@
-"""The tables of a comparison: for a terminal, a file, and the sections of a page."""
+"""The tables of a comparison, for the terminal, for files and for the sections of a page."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ IN_CSV: NameColumns = {
 def build_comparison_table(
     rows: Sequence[ComparisonRow], keys: Sequence[str] = (), names: NameColumns = IN_FILES
 ) -> ResultTable:
-    """Build the table of all measures, or of those with these keys; leads are bold."""
+    """Build the table of all measures, or of the measures with these keys; leads are bold."""
     measured = {key for row in rows for key in row.spreads}
     known = {k: c for k, c in COLUMNS.items() if k in ALWAYS_SHOWN or k in measured}
     columns = [choose(known, key, "--columns") for key in keys or known]
@@ -94,7 +94,7 @@ def format_seeds(seeds: Sequence[int]) -> str:
 
 
 def export_comparison(runs: Sequence[Run], path: Path, keys: Sequence[str] = ()) -> None:
-    """Write the comparison in the format of the file's suffix, with these columns or all."""
+    """Write the comparison in the format of the file's suffix, with all columns or only these."""
     names = IN_CSV if path.suffix == ".csv" else IN_FILES
     table = build_comparison_table(compare_runs(runs), keys, names)
     write_atomically(path, TABLE_FORMATS[path.suffix](table).encode())
@@ -104,7 +104,7 @@ def export_comparison(runs: Sequence[Run], path: Path, keys: Sequence[str] = ())
 
 
 def build_difference_table(rows: Sequence[ComparisonRow]) -> ResultTable | None:
-    """Build the table of paired differences to the first row; None without a pair."""
+    """Build the table of paired differences to the first row; None if there is no pair."""
     compared = [(row, row.differences) for row in rows if row.differences]
     if not compared:
         return None
@@ -124,7 +124,7 @@ def build_difference_table(rows: Sequence[ComparisonRow]) -> ResultTable | None:
 
 
 def build_statistics_tables(rows: Sequence[ComparisonRow]) -> list[ResultTable]:
-    """Build a table of means, differences and p values for G and P; none with one seed each."""
+    """Build tables of means, differences and p values for G and P; empty with one seed each."""
     if all(len(row.seeds) < 2 for row in rows):
         return []
     columns = [
@@ -144,7 +144,7 @@ def build_statistics_tables(rows: Sequence[ComparisonRow]) -> list[ResultTable]:
 
 
 def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
-    """List mean, difference and p; a single pair cannot be tested."""
+    """List mean, difference and p; p is missing for a single pair."""
     own, gap = row.spreads.get(key), row.get_difference(key)
     return [
         own.to_cell() if own else Cell(),
@@ -154,7 +154,7 @@ def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
 
 
 def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of metrics beside the score, means over the seeds; None without metrics."""
+    """Build the table of further metrics, as means over the seeds; None without metrics."""
     measured = [r for r in runs if r.current_summary and r.current_summary.metrics]
     names = dict.fromkeys(n for r in measured if (s := r.current_summary) for n in s.metrics)
     infos = [(get_metric_info(name), m) for name in names for m in "GP"]
@@ -187,7 +187,7 @@ def build_net_table(runs: Sequence[Run]) -> ResultTable | None:
 
 
 def list_net_accuracies(group: Sequence[Run], net: str) -> list[float]:
-    """List P of the clients with a net, over the seeds that have any."""
+    """List P of the clients with a net, over the seeds that have such clients."""
     found = [s.nets.get(net) for r in group if (s := r.current_summary)]
     return [one.P for one in found if one is not None and one.P is not None]
 
@@ -200,7 +200,7 @@ def average_metric(group: Sequence[Run], name: str, measure: str) -> float | Non
 
 
 def build_new_client_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of new clients, a row for each series that has any; None if none has."""
+    """Build the table of new clients, with a row for each series that has any; None if none has."""
     rows: Rows = []
     for name, group in group_by_series(runs).items():
         if not (found := collect_new_clients(group)):
@@ -217,7 +217,7 @@ def build_new_client_table(runs: Sequence[Run]) -> ResultTable | None:
 
 
 def average_cell(values: Sequence[float]) -> Cell:
-    """Return the mean of values and, of several, their deviation."""
+    """Return the mean of values and, if there are several, their deviation."""
     if not values:
         return Cell()
     return Cell(fmean(values), pstdev(values) if len(values) > 1 else None)
@@ -227,7 +227,7 @@ def average_cell(values: Sequence[float]) -> Cell:
 
 
 def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
-    """Build what ``compare`` prints: the main measures with all notes, and other metrics."""
+    """Build the tables that ``compare`` prints: the main measures with all notes, and other metrics."""
     rows = compare_runs(runs)
     measured = {key for row in rows for key in row.spreads}
     shown = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
@@ -272,7 +272,7 @@ def list_overview_cells(row: ComparisonRow, shown: Sequence[str], new: bool) -> 
 def list_overview_notes(
     runs: Sequence[Run], rows: Sequence[ComparisonRow], shown: Sequence[str], new: bool
 ) -> list[str | None]:
-    """List what a reader of the table must know: its columns, its data, and what it shows."""
+    """List the notes below the table: its columns, its data and its conclusions."""
     seeds = len(rows[0].seeds)
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     return [
@@ -288,7 +288,7 @@ def list_overview_notes(
 
 
 def list_runs_at_chance(runs: Sequence[Run]) -> list[str]:
-    """Name the runs that are no better than chance, in as few sentences as possible."""
+    """List the runs that are no better than chance, in as few sentences as possible."""
     named = dict[str, list[str]]()
     for run in runs:
         if run.summary and (sentence := describe_chance_level(run.summary, run.start)):

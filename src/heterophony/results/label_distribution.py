@@ -1,4 +1,4 @@
-"""Label distribution of a federation: examples per client and class, before and after FedReG's rebalancing."""
+"""The label distribution of a federation, FedReG's balanced sizes, and clients' participation."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ParticipationMatrix:
 
 
 def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
-    """Collect the participation of every run; runs with the same one, as of one seed, share it."""
+    """Collect the participation of every run; runs with the same participation share one entry."""
     matrices: dict[tuple[str, bytes], ParticipationMatrix] = {}
     for run in runs:
         clients, sha = tuple(run.start["clients"]), str(run.start["data_sha256"])

@@ -1,4 +1,4 @@
-"""Progress of runs: cumulative costs, state and small curves for lists, and whether a run is alive."""
+"""Overviews of runs: costs, progress and state for lists, and the tables and notes of one run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CostColumns = dict[str, list[float]]
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
     """Return columns with one entry per evaluation; evaluation t is made before round t.
 
-    ``MB`` counts 10⁶ bytes, up and down. ``simulated`` exists if devices have a simulated clock.
+    ``MB`` counts 10⁶ bytes, up and down. ``simulated`` is present if there is a simulated clock.
     """
     rounds = select_rounds(events)
     numbers = [e["t"] for e in rounds]
@@ -86,7 +86,7 @@ def find_change(path: Path) -> int:
 
 
 def read_run_progress(folder: Path) -> RunProgress:
-    """Read the progress of one run. A damaged run has a state too, so it does not hide the others."""
+    """Read the progress of one run; a damaged run has a state too, so it does not hide other runs."""
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
@@ -101,14 +101,14 @@ def read_run_progress(folder: Path) -> RunProgress:
 
 
 def read_finished_run(folder: Path) -> RunProgress:
-    """Read result.json only; the events are many times as long."""
+    """Read a finished run from result.json, which is much shorter than the events."""
     result = read_json(folder / RESULT_FILE)
     g, p = (parse_accuracy(result[k]) if result[k] is not None else None for k in "GP")
     return RunProgress(folder, "finished", str(result["algorithm"]), g, p)
 
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
-    """Parse an accuracy of result.json; raise if a number is not finite."""
+    """Parse an accuracy of result.json; raise an error if a number is not finite."""
     last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
     best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
     return Accuracy(best, int(accuracy["best_round"]), last, last10)
@@ -141,7 +141,7 @@ QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
 @dataclass(frozen=True)
 class RunOverview:
-    """What a list shows of a run beside its accuracies; empty if the events cannot be read."""
+    """The data of a run in a list, apart from its accuracies; empty if the events cannot be read."""
 
     rounds: int = 0
     done: int = 0
@@ -150,14 +150,14 @@ class RunOverview:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time that the other rounds take, if they take as long as the last ones."""
+        """The estimated time of the remaining rounds, if they take as long as the last ones."""
         if self.round_seconds is None:
             return None
         return self.round_seconds * (self.rounds - self.done)
 
 
 def read_run_overview(folder: Path) -> RunOverview:
-    """Read the overview; only lines that are needed are parsed."""
+    """Read the overview of a run; parse only the lines that it needs."""
     path = folder / EVENTS_FILE
     try:
         return summarise_lines(path)
@@ -181,7 +181,7 @@ def summarise_lines(path: Path) -> RunOverview:
 
 
 def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
-    """Return the lines of the start, the evaluations and the rounds, unparsed: most are not needed."""
+    """Return the lines of the start, the evaluations and the rounds unparsed, as most are not needed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
     with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
         for line in file:
@@ -194,7 +194,7 @@ def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
 def read_small_curve(
     path: Path, start: Any, evaluations: list[bytes], measure: Measure
 ) -> list[list[float]]:
-    """Read evenly spaced evaluations of a measure, always the last one; round to three digits."""
+    """Read evenly spaced evaluations of a measure, including the last; round to three digits."""
     measured = [line for line in evaluations if f'"{measure}":null'.encode() not in line]
     stride = -(-len(measured) // MAX_POINTS) or 1
     events: list[Any] = [parse_json_line(path, line) for line in measured[::-stride]]
@@ -206,9 +206,9 @@ def read_small_curve(
 
 
 def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: float) -> bool:
-    """Return True if a process works on the run: it holds the lock, or wrote an event not long ago.
+    """Return True if a process works on the run: it holds the lock or has recently written an event.
 
-    The lock of a process on another machine cannot be seen, so its events have to show it.
+    The lock of a process on another machine is invisible, so recent events count as well.
     """
     try:
         if (folder / "lock").stat().st_ino in held_locks:
@@ -227,7 +227,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
-    """Return the inodes of all files that a process on this machine has locked; lock nothing.
+    """Return the inodes of all files that processes on this machine have locked, without locking.
 
     Trying the lock instead would disturb a run that starts at the same moment.
     """
@@ -251,7 +251,7 @@ METRICS_TITLE = "other metrics, after the last round"
 
 
 def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> list[ResultTable]:
-    """Build what ``run`` prints; with ``trained``, also P of clients right after they trained."""
+    """Build the tables that ``run`` prints; with ``trained``, also P of clients right after training."""
     fair, loss = summary.fairness, summary.loss
     rows = [
         ["G, generic model", *list_accuracy_cells(summary.G, fair["G"], loss.get("G"))],
@@ -280,7 +280,7 @@ def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> l
 
 
 def build_net_tables(summary: Summary) -> list[ResultTable]:
-    """Build the table of P by net; empty if all clients have the same."""
+    """Build the table of P by net; empty if all clients have the same net."""
     columns: Columns = ["net", Column("clients"), Column("P", kind="percent")]
     rows: Rows = [[name, str(of.clients), of.P] for name, of in summary.nets.items()]
     return [ResultTable.build(columns, rows, NETS_TITLE)] if rows else []
@@ -289,7 +289,7 @@ def build_net_tables(summary: Summary) -> list[ResultTable]:
 def list_accuracy_cells(
     a: Accuracy | None, fair: Fairness | None = None, loss: float | None = None
 ) -> list[Value]:
-    """List the cells of a measure, in the order of the columns."""
+    """List the cells of a measure in the order of the columns."""
     if a is None:
         return [None] * 6
     chosen = a.chosen
@@ -309,7 +309,7 @@ def list_last_cells(last: float | None, worst: Cell | None = None) -> list[Value
 
 
 def build_metric_tables(summary: Summary) -> list[ResultTable]:
-    """Build the table of the metrics beside the score; empty without any."""
+    """Build the table of further metrics; empty if there are none."""
     infos = [(get_metric_info(name), of) for name, of in summary.metrics.items()]
     rows = [[get_metric_title(i), *(i.format(of.get(m)) for m in "GP")] for i, of in infos]
     columns: Columns = ["", Column("G"), Column("P")]
@@ -324,7 +324,7 @@ def get_metric_title(info: MetricInfo) -> str:
 
 
 def list_notes(summary: Summary, folder: Path) -> list[str | None]:
-    """List what a reader must know about a run: chance level, missing G, data, privacy, cost."""
+    """List the notes on a run: chance level, missing G, data, privacy and cost."""
     events = folder / EVENTS_FILE
     start = get_start(list(islice(read_events(events), 1)))
     return [
@@ -339,7 +339,7 @@ def list_notes(summary: Summary, folder: Path) -> list[str | None]:
 
 
 def describe_lone_clients(events: Iterable[Event]) -> str | None:
-    """Note that one client trained in each round, so that nothing was averaged; else None."""
+    """Return a note if each round had only one of several clients, so that nothing was averaged."""
     known: Sequence[str] = []
     rounds = 0
     for event in events:

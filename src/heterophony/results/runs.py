@@ -1,4 +1,4 @@
-"""Load run folders for analysis: their labels, series, state and curves."""
+"""Load run folders for analysis, with their labels, series, state and curves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
 
 @dataclass(frozen=True)
 class Run:
-    """A loaded run. Runs with the same settings and other seeds share the name ``series``."""
+    """A loaded run; runs that differ only in their seed share the name ``series``."""
 
     folder: Path
     label: str
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def display_name(self) -> str:
-        """The name of the algorithm for people."""
+        """The display name of the algorithm."""
         return get_display_name(self.algorithm)
 
     @property
@@ -67,12 +67,12 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary, for an unfinished run as if it ended now; None before the first evaluation."""
+        """The summary; that of an unfinished run as if it ended now, None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property
     def client_mean_curves(self) -> dict[str, Curve]:
-        """The curves with each client counting the same, however many test examples it has."""
+        """The curves in which each client has the same weight, regardless of its test examples."""
         return compute_curves(self.events, "mean")
 
     @cached_property
@@ -129,9 +129,9 @@ def load_runs(
 ) -> list[Run]:
     """Load the runs at these paths and label them.
 
-    A path is a run folder, a folder of run folders, or a .zip of run folders; a folder may have some of
-    them packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note``
-    receives the reason. ``check`` raises for a run that cannot be shown.
+    A path is a run folder, a folder of run folders, or a .zip of run folders; a folder may have some runs
+    packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note``
+    receives the reason. ``check`` raises an error for a run that cannot be shown.
     """
     runs: dict[Path, Run] = {}
     for path in paths:
@@ -145,7 +145,7 @@ def load_runs(
 
 
 def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
-    """Load the runs at one path; those in an archive as if they were unpacked where it is."""
+    """Load the runs at one path; runs in an archive are loaded as if unpacked beside it."""
     archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
     if archive is None:
         return load_readable_runs(find_started_folders(path), check)
@@ -164,7 +164,7 @@ def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Ru
 def load_readable_runs(
     folders: Iterable[Path], check: Callable[[Run], object]
 ) -> tuple[dict[Path, Run], list[str]]:
-    """Load the runs that can be read and shown; also return what is wrong with the others."""
+    """Load the runs that can be read and shown; also return the problems of the others."""
     runs, problems = {}, []
     for folder in folders:
         try:
@@ -181,7 +181,7 @@ def load_readable_runs(
 def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]:
     """Return the path itself if it is a run folder, otherwise the run folders in it that have begun.
 
-    ``unpacked`` has the content of its archive; a run that is in both is taken from the path.
+    ``unpacked`` has the content of the path's archive; a run in both is taken from the path.
     """
     if is_file(path / CONFIG_FILE):
         return [path]
@@ -229,7 +229,7 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def build_base_labels(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its algorithm, and the settings in which it differs from other runs of it."""
+    """Name each run by its algorithm and the settings in which it differs from the algorithm's other runs."""
     settings = [select_experiment_settings(run) for run in runs]
     by_algorithm: dict[str, list[dict[str, str]]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -243,14 +243,14 @@ def build_base_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
-    """Return a distinct display name for each algorithm, even for a lab's own FedAvg."""
+    """Return a distinct display name for each algorithm, even if a user's own is also named FedAvg."""
     names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
     uses = Counter(names.values())
     return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
 
 
 def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
-    """Return the keys whose values are not the same in all runs."""
+    """Return the keys whose values differ between runs."""
     keys = {k for settings in runs for k in settings}
     return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
 

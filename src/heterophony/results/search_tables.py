@@ -1,4 +1,4 @@
-"""Results of sweeps and tunes, sorted by validation accuracy and never by test accuracy."""
+"""The results of sweeps and tunes, sorted by validation accuracy and never by test accuracy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Measure = Literal["G", "P"]
 class SweepMeasure:
     """G or P of one combination of settings; mean and deviation are over its seeds.
 
-    ``test`` is in the round with the highest validation accuracy; without validation examples, the
+    ``test`` is that of the round with the highest validation accuracy; without validation examples, the
     mean of the last ten evaluations.
     """
 
@@ -35,7 +35,7 @@ class SweepMeasure:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One combination of settings, and the results of its runs."""
+    """One combination of settings and the results of its runs."""
 
     settings: dict[str, Any]
     seeds: list[int]
@@ -46,14 +46,14 @@ class SweepRow:
     reason: str = ""  # why it diverged or was stopped early
 
     def rank(self, by: Measure) -> float:
-        """Return what rows are sorted by: the lower, the better."""
+        """Return the sort key of the row; lower is better."""
         measure = self.P if by == "P" else self.G
         return -measure.validation.mean if measure and measure.validation else math.inf
 
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The rows of a sweep: the best on validation examples first; without any, in their order."""
+    """The rows of a sweep, best on validation examples first; without these, in the original order."""
 
     folder: Path
     keys: list[str]
@@ -108,7 +108,7 @@ class SweepTable:
 
 
 def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
-    """Read a sweep from its folder, as far as it is finished."""
+    """Read the results so far of a sweep from its folder."""
     if not (folder / SWEEP_FILE).is_file():
         raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
     content = read_sweep_file(folder)
@@ -123,7 +123,7 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
 
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
-    """Read which settings a sweep varies, its runs, and which of them diverged."""
+    """Read the settings that a sweep varies, its runs, and which of them diverged."""
     path = folder / SWEEP_FILE
     content: dict[str, Any] = read_json(path)
     try:
@@ -140,7 +140,7 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
 
 
 def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
-    """Group the runs of a sweep by settings: these, and the seed of each run by name."""
+    """Group the runs of a sweep by settings; return each group's settings and seeds by run name."""
     groups: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
     for name, run in runs.items():
         _, seeds = groups.setdefault(json.dumps(run["settings"]), (run["settings"], {}))
@@ -273,7 +273,7 @@ def format_value(value: Any) -> str:
 
 
 def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten keys to their last words where these differ: ``lr`` for ``training.lr``."""
+    """Shorten keys to their last words if these are distinct, as in ``lr`` for ``training.lr``."""
     keys = list(keys)
     last = [k.rpartition(".")[2] for k in keys]
     unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
@@ -281,7 +281,7 @@ def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
-    """Format settings in short: ``lr=0.01 batch=20``."""
+    """Format settings briefly, as in ``lr=0.01 batch=20``."""
     short = shorten_keys(settings)
     return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())
 
@@ -291,7 +291,7 @@ def format_setting(value: Any) -> str:
 
 
 def build_sweep_table(sweep: SweepTable) -> ResultTable:
-    """Build the table of a sweep, with the choice and how sure it is in its notes."""
+    """Build the table of a sweep; its notes give the choice and its certainty."""
     parts = ("valid", "test") if sweep.validated else ("last 10",)
     measured = [Column(f"{m} {p}", kind="percent", show="std") for m in "PG" for p in parts]
     rows: Rows = [
@@ -315,7 +315,7 @@ def build_sweep_table(sweep: SweepTable) -> ResultTable:
 
 
 def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
-    """List the numbers of a row; of one that did not finish, its state."""
+    """List the numbers of a row, or its state if it did not finish."""
     if row.state != "finished":
         return [Cell(row.state), *[Cell("")] * (3 if validated else 1)]
     several, cells = len(row.seeds) > 1, []
@@ -327,7 +327,7 @@ def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
 
 
 def explain_no_choice(sweep: SweepTable) -> str:
-    """Explain why nothing was chosen, and how to have it chosen."""
+    """Explain why nothing was chosen and how to get a choice."""
     if sweep.validated:
         return f"nothing is chosen: there is no {sweep.by} to choose by; leave out --by"
     if all(row.state != "finished" for row in sweep.rows):
@@ -339,7 +339,7 @@ def explain_no_choice(sweep: SweepTable) -> str:
 
 
 def describe_choice(sweep: SweepTable) -> list[str]:
-    """Describe which settings were chosen, how sure that is, and how to train with them."""
+    """Describe the chosen settings, how certain the choice is, and how to train with them."""
     row, error = sweep.chosen, sweep.standard_error
     if row is None or error is None:
         return []
@@ -354,7 +354,7 @@ def describe_choice(sweep: SweepTable) -> list[str]:
 
 
 def build_tune_table(tune: TuneTable, trials: int, keep: bool) -> ResultTable:
-    """Build the table of a tune: the choice for every algorithm or, with ``keep``, all trials."""
+    """Build the table of a tune: the choice for each algorithm or, with ``keep``, all trials."""
     measured = [
         Column(t, kind="percent", show="std") for t in ("P valid", "P test", "G valid", "G test")
     ]
@@ -394,7 +394,7 @@ def list_tuned_cells(algorithm: TunedAlgorithm) -> list[Value]:
 
 
 def describe_tuned(algorithm: TunedAlgorithm) -> str:
-    """Describe which settings were chosen, and how many others are within the standard error."""
+    """Describe the chosen settings and how many others are within the standard error."""
     if algorithm.sweep.chosen is None:
         return "nothing is chosen: no trial has finished"
     close = len(algorithm.sweep.close)

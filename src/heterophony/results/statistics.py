@@ -1,4 +1,4 @@
-"""Statistics of a few repetitions: intervals, paired tests, and ranks."""
+"""Statistics of a few repetitions: intervals, paired tests, ranks and differences over rounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The mean difference of pairs, its interval, and its p."""
+    """The mean difference of pairs, its interval and its p."""
 
     pairs: int
     mean: float
@@ -42,7 +42,7 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """Several contenders over several blocks: Friedman's test, and Nemenyi's after it."""
+    """The ranks of contenders over blocks, by Friedman's test followed by Nemenyi's."""
 
     average_ranks: tuple[float, ...]  # rank of each contender; 1 is the best
     blocks: int
@@ -60,7 +60,7 @@ def compute_confidence_interval(
 ) -> ConfidenceInterval | None:
     """Compute Student's interval of the mean; None with one value.
 
-    It ends at ``highest``, the largest value that is possible.
+    The interval is cut off at ``highest``, the largest possible value.
     """
     n = len(values)
     if n < 2:
@@ -71,7 +71,7 @@ def compute_confidence_interval(
 
 
 def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
-    """Compute how many standard errors from 0 a two-sided interval of Student's t reaches."""
+    """Compute the quantile of Student's t: half the width of a two-sided interval in standard errors."""
     return float(stdtrit(min(freedom, MANY_DEGREES), (1 + level) / 2))
 
 
@@ -81,9 +81,11 @@ def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
 def compare_pairs(
     a: Sequence[float], b: Sequence[float], level: float = CONFIDENCE
 ) -> PairedComparison:
-    """Compare ``a`` minus ``b``, pair by pair: the i-th of both come from the same seed and data."""
+    """Compare ``a`` minus ``b``, pair by pair: the i-th values have the same seed and data."""
     if len(a) == 0 or len(a) != len(b):
-        raise ValueError(f"pairs need as many values on both sides: {len(a)} and {len(b)}")
+        raise ValueError(
+            f"pairs need the same number of values on both sides: {len(a)} and {len(b)}"
+        )
     deltas = np.asarray(a, float) - np.asarray(b, float)
     return PairedComparison(
         len(a),
@@ -94,11 +96,11 @@ def compare_pairs(
 
 
 def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
-    """Compute the share of sign patterns whose sum is as far from 0: two-sided, exact up to 20 pairs.
+    """Compute the share of sign patterns whose sum is at least as far from 0, exact up to 20 pairs.
 
-    If only chance told the sides of each pair apart, both signs would be equally likely. Unlike
-    Student's test it assumes no distribution, and unlike Wilcoxon's it uses the sizes as they
-    are and needs no rule for ties and zeros.
+    The test is two-sided. If pairs differed only by chance, both signs would be equally likely. Unlike
+    Student's test, it assumes no distribution, and unlike Wilcoxon's, it uses the sizes of differences
+    and needs no rule for ties and zeros.
     """
     if len(deltas) > MAX_EXACT_PAIRS:
         draws = make_generator(0, "sign flips", len(deltas)).integers(
@@ -115,18 +117,18 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
 
 
 def count_extreme_sums(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
-    """Count the sums that are at least as far from 0 as that of the differences."""
+    """Count the sums that are at least as far from 0 as the sum of the differences."""
     least = abs(deltas.sum()) - ROUNDING_TOLERANCE * np.abs(deltas).sum()
     return int(np.count_nonzero(np.abs(sums) >= least))
 
 
 def compute_smallest_p(pairs: int) -> float:
-    """Return the p of the exact test when all pairs point the same way, the smallest possible."""
+    """Return the smallest possible p of the exact test, when all pairs differ in the same direction."""
     return 2.0 ** (1 - pairs)
 
 
 def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
-    """Return the fewest pairs that can give p < alpha, corrected for the number of comparisons."""
+    """Return the least number of pairs that can give p < alpha, corrected for the comparisons."""
     pairs = 1
     while comparisons * compute_smallest_p(pairs) >= alpha:
         pairs += 1
@@ -134,7 +136,7 @@ def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
 
 
 def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm's step-down), in the order given."""
+    """Correct p values for their number with Holm's step-down; keep their order."""
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
@@ -196,7 +198,7 @@ def find_indistinguishable_groups(
 
 @dataclass(frozen=True)
 class RoundDifference:
-    """The mean difference in one round, and its interval over the seeds; none with one seed."""
+    """The mean difference in one round and its interval over the seeds; None with one seed."""
 
     t: int
     mean: float
@@ -213,7 +215,7 @@ class DifferenceCurve:
 
 
 def find_reference(runs: Sequence[Run], name: str | None) -> str:
-    """Find the series that others are compared with: by label or algorithm; default: the first."""
+    """Return the reference series, by label or algorithm; default: the first."""
     series = group_by_series(runs)
     if name is None:
         return next(iter(series))
@@ -227,7 +229,7 @@ def find_reference(runs: Sequence[Run], name: str | None) -> str:
 def compare_over_rounds(
     runs: Sequence[Run], reference: str, measure: str, smoothing: int = 1
 ) -> list[DifferenceCurve]:
-    """Compare every other series with the reference; those without a common seed are left out.
+    """Compare every other series with the reference; leave out series without a common seed.
 
     Each difference is the mean over ``smoothing`` evaluations around it.
     """
@@ -247,7 +249,7 @@ def compare_over_rounds(
 
 
 def pair_key(run: Run) -> tuple[int, str]:
-    """Runs form a pair if they have the same seed and the same data."""
+    """Return the seed and the data of a run; runs form a pair if both are equal."""
     return run.seed, run.start["data_sha256"]
 
 
@@ -258,7 +260,7 @@ def subtract(own: dict[int, float], other: dict[int, float]) -> dict[int, float]
 def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
     """Replace each value by the mean over ``width`` evaluations around it.
 
-    Near the first one it is over fewer: before training there is no difference.
+    Near the first value, the mean is over fewer, because before training there is no difference.
     """
     rounds = sorted(gaps)
     values = [gaps[t] for t in rounds]

@@ -1,6 +1,6 @@
-"""The table of results that every command, file and page shows: typed columns and cells.
+"""The table of results that all commands, files and pages show: typed columns and cells.
 
-``results/table.py`` writes it for a terminal, as CSV, Markdown, LaTeX, JSON, or for a page.
+This module renders it for a terminal, as CSV, Markdown, LaTeX or JSON, or for a page.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Mark = Literal["", "bold", "good", "limited", "bad", "open"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column. Numbers are aligned to the right; ``percent`` values are fractions, shown times 100.
+    """A column; numbers are aligned to the right, and ``percent`` values are fractions shown times 100.
 
-    ``show`` says what follows the value for people: ``std`` and ``half`` (of the interval) after
-    ``±``, the ``interval`` in brackets. ``drop`` orders the columns that a narrow terminal may leave
-    out: 1 goes first, 0 always stays.
+    ``show`` selects what follows the value for people: ``std`` or ``half`` (of the interval) after
+    ``±``, or the ``interval`` in brackets. ``drop`` orders the columns that a narrow terminal may leave
+    out: 1 is dropped first, 0 never.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with what is known about it; None is shown as –."""
+    """A value with its deviation, interval, note and mark; None is shown as –."""
 
     value: float | str | None = None
     std: float | None = None
@@ -80,7 +80,7 @@ class ResultTable:
         title: str = "",
         notes: Iterable[str | None] = (),
     ) -> ResultTable:
-        """Build a table from plain values; a column given by its title holds text.
+        """Build a table from plain values; a column given as a string is its title and holds text.
 
         Empty notes are left out.
         """
@@ -92,9 +92,9 @@ class ResultTable:
         return cls(heads, lines, title, tuple(filter(None, notes)))
 
     def select(self, keys: Sequence[str], where: str) -> ResultTable:
-        """Return the table with its first column and these, in this order.
+        """Return the table with its first column and the columns with these keys, in this order.
 
-        Raise ConfigError, naming ``where`` the keys come from, if there is no such column.
+        Raise ConfigError if there is no such column; ``where`` names the origin of the keys.
         """
         places = {column.name: i for i, column in enumerate(self.columns)}
         known = {name: i for name, i in places.items() if i}
@@ -127,7 +127,7 @@ LATEX_ESCAPES = {
 
 
 def format_cell(cell: Cell, column: Column) -> str:
-    """Format a cell for people: the value, then its spread as the column shows it, then its note."""
+    """Format a cell for people: the value, its spread in the column's style, and its note."""
     if cell.value is None:
         return EMPTY
     if isinstance(cell.value, str):
@@ -158,14 +158,14 @@ def format_rows(table: ResultTable) -> list[list[str]]:
 
 
 def list_full_titles(table: ResultTable) -> list[str]:
-    """List the titles for a table that stands alone: percentages have their unit."""
+    """List the titles for a table outside a page, with the unit of percentages."""
     return [f"{c.title} (%)" if c.kind == "percent" else c.title for c in table.columns]
 
 
 def mark_rows(
     table: ResultTable, escape: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """Format and escape all cells; those with a mark are bold."""
+    """Format and escape all cells; marked cells are bold."""
     return [
         [
             bold(escape(text)) if cell.mark in BOLD_MARKS else escape(text)
@@ -179,7 +179,7 @@ def mark_rows(
 
 
 def render_csv(table: ResultTable) -> str:
-    """Write every number in full; a column with a spread becomes four: mean, std, low95, high95.
+    """Render as CSV with full numbers; a column with a spread becomes mean, std, low95 and high95.
 
     Percentages are multiplied by 100. Deviation and interval are empty without an interval.
     """
@@ -213,7 +213,7 @@ def list_csv_values(cell: Cell, column: Column) -> list[float | str]:
 
 
 def render_markdown(table: ResultTable) -> str:
-    """Write a Markdown table; marked cells are bold, notes are paragraphs below it."""
+    """Render a Markdown table; marked cells are bold, notes are paragraphs below it."""
     rule = ["---" if c.kind == "text" else "--:" for c in table.columns]
     heads = [escape_markdown(title) for title in list_full_titles(table)]
     lines = [heads, rule, *mark_rows(table, escape_markdown, "**{}**".format)]
@@ -227,7 +227,7 @@ def escape_markdown(text: str) -> str:
 
 
 def render_latex(table: ResultTable) -> str:
-    """Write a tabular with booktabs rules; marked cells are bold, notes are comments above it."""
+    """Render a LaTeX tabular with booktabs rules; marked cells are bold, notes are comments above it."""
     rows = mark_rows(table, escape_latex, r"\textbf{{{}}}".format)
     head = " & ".join(map(escape_latex, list_full_titles(table)))
     body = "".join(f"  {' & '.join(row)} \\\\\n" for row in rows)
@@ -263,7 +263,7 @@ def render_json(table: ResultTable) -> list[dict[str, Any]]:
 
 
 def render_page(table: ResultTable) -> dict[str, Any]:
-    """Return what the script of a page shows: texts, bold cells, and the numbers behind them."""
+    """Return the data for the script of a page: texts, bold cells and the numbers behind them."""
     return {
         "title": table.title,
         "columns": [c.name for c in table.columns],
@@ -281,7 +281,7 @@ def render_page(table: ResultTable) -> dict[str, Any]:
 
 
 def render_html(table: ResultTable) -> str:
-    """Write an HTML table without a script; cells have the class of their column and their mark."""
+    """Render an HTML table that needs no script; cells have their column's and mark's classes."""
     classes = [c.name.split()[0] if c.kind == "text" else "number" for c in table.columns]
     heads = [
         f'<th class="{escape_html(name)}">{escape_html(c.title)}</th>'
@@ -304,7 +304,7 @@ def render_html_cell(name: str, cell: Cell, text: str) -> str:
 
 
 def escape_html_text(text: str) -> str:
-    """Escape a text for HTML; what is between backticks becomes code."""
+    """Escape text for HTML; text between backticks becomes code."""
     return CODE.sub(r"<code>\1</code>", escape_html(text))
 
 
@@ -313,7 +313,7 @@ def escape_html_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class FittedColumn:
-    """A column of texts with line breaks: the title first, then a cell for each row."""
+    """A column of texts that may contain line breaks: the title, then a cell for each row."""
 
     column: Column
     texts: list[str]
@@ -327,7 +327,7 @@ class FittedColumn:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The columns of a table that a terminal of some width shows, and the titles it leaves out."""
+    """The columns of a table that fit a terminal, and the titles of those left out."""
 
     columns: list[FittedColumn]
     left_out: list[str]
@@ -335,7 +335,7 @@ class FittedTable:
 
 
 def fit_table(table: ResultTable, width: int) -> FittedTable:
-    """Fit a table to a width: break titles, then cells before a bracket, then drop columns."""
+    """Fit a table to a width: first break titles, then break cells before brackets, then drop columns."""
     rows = format_rows(table)
     plain = [
         FittedColumn(
@@ -360,7 +360,7 @@ def fit_table(table: ResultTable, width: int) -> FittedTable:
 
 
 def break_cells(column: FittedColumn) -> FittedColumn:
-    """Break numbers before a bracket, and the title at their width."""
+    """Break numbers before a bracket, and the title at the width of the numbers."""
     if column.column.kind == "text":
         return column
     title, *cells = column.texts
@@ -369,7 +369,7 @@ def break_cells(column: FittedColumn) -> FittedColumn:
 
 
 def break_title(column: FittedColumn) -> FittedColumn:
-    """Break the title of a column of numbers at their width, between words."""
+    """Break the title of a column of numbers between words, at the width of the numbers."""
     if column.column.kind == "text":
         return column
     title, *cells = column.texts
@@ -379,7 +379,7 @@ def break_title(column: FittedColumn) -> FittedColumn:
 
 
 def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
-    """Return the least width of a table: text can be broken at spaces, names and numbers cannot."""
+    """Return the least width of a table, in which text is broken at spaces, but not names or numbers."""
     widths = [c.width for c in columns]
     for i, c in enumerate(columns):
         if i and c.column.kind == "text":

@@ -1,1 +1,1 @@
-"""Checks of this machine and of algorithms: speed, installation, arithmetic, bytes on the wire."""
+"""Measurements of this machine and of algorithms: speed, installation, arithmetic and traffic."""

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of a net, and measure how fast this machine does them."""
+"""Count the floating-point operations of a net, and measure the speed of this machine."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from ..runs.loop import build_evaluation_jobs
 
 
 def count_training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """Count the operations of one example, forward and backward, without the input's gradient."""
+    """Count the operations to train on one example, forward and backward, without the input's gradient."""
     layers = count_forward_flops(net, shape)
     return 3 * sum(layers) - layers[0]
 
 
 def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
-    """Count the operations of one example, layer by layer; a multiply-add counts as two."""
+    """Count the forward operations of one example, layer by layer; a multiply-add counts as two."""
     counts: list[int] = []
 
     def count(layer: nn.Module, _: object, out: Tensor) -> None:
@@ -66,9 +66,9 @@ def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
 def count_phase_flops(
     net: nn.Module, shape: tuple[int, ...], batch: int, steps: int, trained: Iterable[str] = ("*",)
 ) -> int:
-    """Count the operations of a phase of one step or more on images, forward and backward.
+    """Count the operations of a training phase of one or more steps on images.
 
-    Nothing is computed. The count is that of training, including weights made out of others
+    Nothing is computed. The count includes forward, backward and weights made out of others
     (parametrisations). ``trained`` are patterns of parameters; the others are frozen.
     """
     patterns, copy = tuple(trained), deepcopy(net).to("meta").train()
@@ -100,9 +100,9 @@ REPEATS = 3
 def measure_speed(
     seconds: float, say: Callable[[str], None], compute: Compute = ON_CPU
 ) -> dict[str, float]:
-    """Measure all ratios; each rate is the best of interleaved repeats, the least disturbed one.
+    """Measure all ratios; each rate is the best, and so least disturbed, of interleaved repeats.
 
-    Workers compute where ``compute`` says; the plain loop and sgemm are always the CPU's.
+    Workers compute on the device of ``compute``; the plain loop and sgemm always use the CPU.
     """
     samples = max(200, round(seconds * 500 / BATCH) * BATCH)
     plain, one, two, gemm = [], [], [], []
@@ -129,7 +129,7 @@ def measure_speed(
 
 
 def run_in_subprocess(task: Callable[[], float]) -> float:
-    """Run a task in a new process with one thread, as a user's script would."""
+    """Run a task in a separate process with one thread, as a user's script would."""
     start_fork_server()
     ours, theirs = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=send_result, args=(theirs, task))
@@ -174,7 +174,7 @@ def build_textbook_net() -> nn.Module:
 
 
 def make_random_images(n: int) -> Source:
-    """Make random images of Fashion-MNIST's shape: they are as much work as the real ones."""
+    """Make random images of Fashion-MNIST's shape, which are as much work as the real ones."""
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
     y = np.arange(n, dtype=np.int64) % 10
@@ -223,9 +223,9 @@ def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
 
 
 def measure_evaluation_share(compute: Compute) -> float:
-    """Measure the part of a round's work that is evaluation: 10 of 50 clients train 5 epochs.
+    """Measure the share of evaluation in a round in which 10 of 50 clients train 5 epochs.
 
-    It uses a fifth of Fashion-MNIST's number of images, so that it takes seconds.
+    It uses a fifth of Fashion-MNIST's number of images to finish in seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
     federation = partition_source(make_random_images(14_000), dirichlet, Terms(50))

@@ -1,4 +1,4 @@
-"""Check the installation: every part is tried, not guessed."""
+"""Check the installation by trying every part, and compare a GPU with the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CheckResult = dict[str, Any]
 
 
 def check_installation() -> list[CheckResult]:
-    """Check every part; each result has name, ok, needed and about."""
+    """Check every part of the installation; each result has name, ok, needed and about."""
     return [
         run_check("python", True, describe_python),
         run_check("torch", True, describe_torch),
@@ -44,7 +44,7 @@ def check_installation() -> list[CheckResult]:
 
 
 def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
-    """Check one part; an exception means that it does not work, and its message says why."""
+    """Check one part; an exception means that it does not work, and its message explains why."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:
@@ -56,7 +56,7 @@ def describe_python() -> str:
 
 
 def describe_torch() -> str:
-    """Name the version, and the device that ``engine.accelerator = "auto"`` means here."""
+    """Describe torch: its version, and the device that ``engine.accelerator = "auto"`` selects here."""
     from ..core.accelerator import count_devices, find_device
 
     kind = find_device("auto").type
@@ -81,7 +81,7 @@ def check_disk_space() -> str:
 
 
 def try_engine(name: str) -> str:
-    """Run one real round."""
+    """Run one real round on an engine."""
     from ..studies.federate import federate
     from ..studies.run import run
 
@@ -91,7 +91,7 @@ def try_engine(name: str) -> str:
 
 
 def try_fast_training() -> str:
-    """Describe how plain passes of training run with the bits of autograd, for a small net and a larger one."""
+    """Describe which fast training gives the bits of autograd, for a small and a larger net."""
     from ..runs.events import get_start
     from ..studies.federate import federate
     from ..studies.run import run
@@ -104,7 +104,7 @@ def try_fast_training() -> str:
 
 
 def find_broker_program() -> str:
-    """Find Mosquitto, through which devices communicate; the client is in the extra ``mqtt``."""
+    """Return the path of Mosquitto, through which boards communicate; its client is in the extra ``mqtt``."""
     if find_spec("paho") is None:
         raise ModuleNotFoundError("needed only for boards: pip install 'heterophony[mqtt]'")
     from ..boards.broker.process import find_mosquitto
@@ -135,7 +135,7 @@ IMAGES, CLIENTS, ROUNDS = 2000, 8, 2
 
 @dataclass(frozen=True)
 class Trial:
-    """One short run: device, workers, hash, seconds, and peak memory."""
+    """One short run: device, workers, hash, seconds and peak memory."""
 
     algorithm: str
     device: str
@@ -189,7 +189,7 @@ def try_run(algorithm: str, federation: Federation, device: str, workers: int) -
 
 
 def read_free_bytes(device: str) -> int | None:
-    """Read the free memory of a CUDA device, which its workers use from processes of their own."""
+    """Return the free memory of a CUDA device, including the use by worker processes."""
     where = find_device(device)
     return int(torch.cuda.mem_get_info(where)[0]) if where.type == "cuda" else None
 
@@ -206,7 +206,7 @@ def find_differences(trials: list[Trial]) -> list[str]:
 
 
 def describe_setup(device: str) -> dict[str, Any]:
-    """Describe what a report of a difference must name."""
+    """Return the facts that a report of a difference must include."""
     where = find_device(device)
     cuda = where.type == "cuda"
     return {

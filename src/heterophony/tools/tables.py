@@ -1,4 +1,4 @@
-"""Tables of what there is: algorithms, and the tensors of one."""
+"""Tables of all algorithms with their traffic, and of the tensors of a model."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ Row = dict[str, Any]
 
 
 def list_algorithm_rows() -> list[Row]:
-    """List a row for every algorithm, by name."""
+    """List a row for every algorithm, sorted by name."""
     stored = read_stored_rows()
     return [stored.get(name) or compute_row(name) for name in sorted(ALGORITHM_CLASSES)]
 
 
 def write_table() -> None:
-    """Compute all rows and store them."""
+    """Compute all rows and store them in the table's file."""
     table = {
         name: {"source_sha256": digest_source(name), "row": compute_row(name)}
         for name in sorted(ALGORITHM_CLASSES)
@@ -57,7 +57,7 @@ def write_table() -> None:
 
 
 def compute_row(name: str) -> Row:
-    """Describe one algorithm, and measure its bytes."""
+    """Describe one algorithm and measure its bytes."""
 
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
@@ -86,9 +86,9 @@ TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is 
 
 
 class NamedTensor(NamedTuple):
-    """A tensor of a net. ``kind`` says whether clients and server exchange it.
+    """A tensor of a net; ``kind`` tells whether clients and server exchange it.
 
-    A given tensor is frozen when the run begins: everybody has it, nobody trains or sends it.
+    A given tensor is frozen when the run begins: every client has it, and none trains or sends it.
     """
 
     name: str
@@ -103,11 +103,11 @@ def list_tensors(
     shape: tuple[int, ...] | None = None,
     classes: int = 10,
 ) -> list[NamedTensor]:
-    """List the tensors of a model with what the algorithm adds to it: what patterns can match.
+    """List the tensors that patterns can match: those of a model and those that the algorithm adds.
 
-    ``model`` is a name, a module or a function that builds one. ``shape`` is that of one example.
-    Buffers, such as BatchNorm's running statistics, are personal or averaged as ``buffers`` of a run
-    says.
+    ``model`` is a name, a module or a function that builds one. ``shape`` is the shape of one example.
+    Buffers, such as BatchNorm's running statistics, are personal or averaged, as ``buffers`` of a run
+    specifies.
     """
     chosen = choose_instance(algorithm)
     net = build_net(model, chosen, shape, classes)
@@ -125,7 +125,7 @@ def list_tensors(
 
 
 def choose_instance(algorithm: str | Algorithm | type[Algorithm]) -> Algorithm:
-    """Return the algorithm; of a name or a class, one with its default settings."""
+    """Return the algorithm; for a name or class, return an instance with default settings."""
     if isinstance(algorithm, Algorithm):
         return algorithm
     cls = get_algorithm_class(algorithm, trust=True) if isinstance(algorithm, str) else algorithm
@@ -138,7 +138,7 @@ def build_net(
     shape: tuple[int, ...] | None,
     classes: int,
 ) -> Net:
-    """Build the net as a run would, for data of any kind that it takes."""
+    """Build the net as a run would, for any kind of data that it accepts."""
     if isinstance(model, str):
         name = find_model_name(model)
         shape = shape or (SEQUENCE_SHAPE if name in TOKEN_MODELS else IMAGE_SHAPE)
@@ -161,7 +161,7 @@ CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # those of CIFAR-10
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
     """Measure the bytes down to and up from one client that holds every class.
 
-    They are those of its second round: before that, the server has nothing from its clients.
+    They are measured in the second round; before that, the server has nothing from its clients.
     """
     plan = Plan(
         algorithm=algorithm,
@@ -196,13 +196,13 @@ def measure_fedavg() -> dict[str, int]:
 
 
 def make_reference_net(algorithm: Algorithm) -> Net:
-    """ConvNet for CIFAR-10, with the algorithm's own head depth where its paper says one."""
+    """Build ConvNet for CIFAR-10, with the algorithm's head depth if its paper gives one."""
     depth = algorithm.head_depth or get_default_head_depth(convnet)
     return convnet(CIFAR_SHAPE, CLASS_COUNT, depth)
 
 
 def make_reference_federation() -> Federation:
-    """Make one client with an example of every class: only shapes and labels matter."""
+    """Build one client with an example of every class, because only shapes and labels matter."""
     rows = torch.arange(CLASS_COUNT)
     x = torch.zeros(CLASS_COUNT, *CIFAR_SHAPE, dtype=torch.uint8)
     labels = tuple(map(str, range(CLASS_COUNT)))

@@ -1,4 +1,4 @@
-"""Trackers: other programs that receive a run's numbers. A new one is a file and a line here."""
+"""Trackers: other programs that receive a run's numbers. A new tracker is a file and a line here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES = {  # name of the file, of the --track option and of the pip extra: the
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers see it; ``config`` is flat, as in ``{"training.lr": 0.01}``."""
+    """The description of a run for trackers; ``config`` is flat, as in ``{"training.lr": 0.01}``."""
 
     name: str
     folder: Path
@@ -34,7 +34,7 @@ class TrackedRun:
 class Tracker(Protocol):
     """Receives all numbers of a run, from the first round on.
 
-    After a resume it receives the earlier ones again: if it still has them, it must skip them.
+    After a resume it receives the earlier numbers again and must skip those that it already has.
     """
 
     def begin(self, run: TrackedRun) -> None: ...
@@ -49,7 +49,7 @@ NamedTracker = tuple[str, Tracker]
 
 
 def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
-    """Load the trackers, given by name or as objects, each with a name for messages."""
+    """Load trackers given by name or as objects; return each with a name for messages."""
     track = [track] if isinstance(track, str) else track
     asked = [t for i, t in enumerate(track) if t not in track[:i]]
     return [
@@ -59,7 +59,7 @@ def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
 
 
 def load_tracker(name: str) -> Tracker:
-    """Load the tracker of that name; only now is its package imported."""
+    """Load the tracker with this name; its package is imported only now."""
     class_name = choose(CLASSES, name, "--track")
     try:
         module = import_module(f".{name}", __name__)

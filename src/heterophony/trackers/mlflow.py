@@ -26,7 +26,7 @@ MAX_VALUE_LENGTH = 500  # of a parameter, in the oldest supported version
 
 
 class MLflow:
-    """Continues the same MLflow run after a resume, and logs only what it does not have yet."""
+    """Continues the same MLflow run after a resume and logs only what is missing there."""
 
     def __init__(self) -> None:
         self.uri = mlflow.get_tracking_uri()

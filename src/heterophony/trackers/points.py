@@ -21,7 +21,7 @@ from ..runs.summary import Summary
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers after ``step`` rounds; ``clients`` has the clients' accuracies, in client order."""
+    """Numbers after ``step`` rounds; ``clients`` has the accuracies in client order."""
 
     step: int
     values: dict[str, float]
@@ -29,7 +29,7 @@ class Point:
 
 
 class PointBuilder:
-    """Converts events to points, in their order; bytes and seconds are running totals."""
+    """Converts events to points in order; bytes and seconds are running totals."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, list[int]] = {}  # examples of each client, by measure
@@ -80,7 +80,7 @@ class PointBuilder:
 
 
 def collect_final_values(summary: Summary) -> dict[str, float]:
-    """Collect the final numbers: best, last and last ten, never only the best."""
+    """Collect the final numbers: best, last and last ten."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P), ("P_local", summary.P_local)):
         if a is not None:

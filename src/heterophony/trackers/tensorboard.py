@@ -12,7 +12,7 @@ from .points import Point, collect_final_values
 
 
 class TensorBoard:
-    """Rewrites its files at each resume from the recorded events, so that no point is there twice."""
+    """Rewrites its files from the recorded events at each resume, so that no point occurs twice."""
 
     def begin(self, run: TrackedRun) -> None:
         self.config = run.config

@@ -1,4 +1,4 @@
-"""Weights & Biases: writes one W&B run, online or offline as W&B's own environment says."""
+"""Weights & Biases: writes one W&B run, online or offline as W&B's environment variables choose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGIN_SECONDS = 30  # to wait for a login
 
 
 class WandB:
-    """Continues with the same id after a resume. Each round is a row, sent when it is complete."""
+    """Continues the same W&B run after a resume; each round is a row that is sent when complete."""
 
     def begin(self, run: TrackedRun) -> None:
         file = run.folder / "wandb.json"

@@ -172,7 +172,7 @@ def test_files_are_copied_once_with_their_mode_and_others_deleted(runner, tmp_pa
         ("pi@x: Permission denied (publickey).", "ssh is refused: the board does not accept your key ("),
         ("Host key verification failed.", "ssh does not know the board's host key, or it has changed ("),
         ("ssh: connect to host x port 22: Connection refused", "no SSH server answers ("),
-        ("ssh: Could not resolve hostname x: Name or service", "its name cannot be resolved ("),
+        ("ssh: Could not resolve hostname x: Name or service", "its host name cannot be resolved ("),
         ("banner\nsomething new\n", "ssh failed (something new)"),
         ("", "the connection broke"),
     ],

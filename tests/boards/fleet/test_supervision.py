@@ -52,9 +52,9 @@ def test_a_board_that_is_late_is_prepared_again_and_again_until_it_is_ready(worl
     )
     assert world.supervisor.waiting == set()
     assert world.said == [
-        "nano: off; the run goes on, which does not need ssh",
+        "nano: off; the run continues, because it does not need ssh",
         "nano: disk",
-        "nano: is ready now",
+        "nano: is now ready",
         "nano: can be reached by ssh again",
     ]
 
@@ -64,16 +64,14 @@ def test_a_board_that_was_killed_is_started_again_and_one_that_ended_is_not(worl
     ended = ProcessStatus(running=False, started=True, code=0, last="the run has ended")
     look(world, RUNNING, killed, RUNNING, ended)
     assert world.started == [(("0",), "r")]
-    assert world.said == [
-        "nano: heterophony ended with exit code 137; waiting; it is started again"
-    ]
+    assert world.said == ["nano: heterophony ended with exit code 137; waiting; restarting it"]
     world.supervisor.raise_failure()
 
 
 def test_a_board_that_can_never_work_ends_the_run_unless_the_run_can_do_without(world):
     wrong = ProcessStatus(running=False, started=True, code=3, last="error: too little memory")
     look(world, wrong)
-    with pytest.raises(EngineError, match="nano: too little memory; fix it and run the same"):
+    with pytest.raises(EngineError, match="nano: too little memory; fix this and run the same"):
         world.supervisor.raise_failure()
     assert world.started == []
     world.supervisor.can_lose_boards = True

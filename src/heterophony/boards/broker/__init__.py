@@ -1,1 +1,1 @@
-"""The broker: Mosquitto, its certificates, and the boards enrolled with it."""
+"""The broker: Mosquitto, its certificates and the boards enrolled with it."""

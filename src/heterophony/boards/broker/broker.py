@@ -29,16 +29,16 @@ MakeEndpoint = Callable[[str], BrokerEndpoint]  # by name, with a certificate of
 
 
 def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
-    """End the connection and the session of a name, by a connection of that name.
+    """End the connection and session of a name by connecting under the same name.
 
-    Mosquitto has no command for it; but it admits only the newest connection of a name.
+    Mosquitto has no command for this, but it admits only the newest connection of a name.
     """
     with MqttTransport(make_endpoint(name)) as transport:
         wait_for_connection(transport, time.monotonic() + TIMEOUT_SECONDS)
 
 
 def clear_retained(board: str, make_endpoint: MakeEndpoint) -> int:
-    """Delete all messages that a board retained; return how many there were."""
+    """Delete all retained messages of a board; return how many there were."""
     own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
         found = list_retained(transport, mark)
@@ -82,12 +82,12 @@ class ListenSettings:
     lan: bool
 
     def with_changes(self, lan: bool | None, port: int | None) -> ListenSettings:
-        """Return settings with these changes; None keeps a value."""
+        """Return the settings with these changes; None keeps a value."""
         return ListenSettings(self.port if port is None else port, self.lan if lan is None else lan)
 
 
 class Broker:
-    """A broker in one folder that only its owner can read."""
+    """A broker whose files are in one folder that only its owner can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,9 +98,9 @@ class Broker:
     def start(
         self, lan: bool | None = None, port: int | None = None
     ) -> tuple[ListenSettings, bool]:
-        """Start Mosquitto; return its settings, and False if it was running already.
+        """Start Mosquitto; return its settings, and True if it was not running already.
 
-        None keeps a setting of the last start; port 0 is any free one.
+        None keeps a setting of the last start; port 0 selects any free port.
         """
         process.find_mosquitto()
         if not self.settings_file.exists():
@@ -147,7 +147,7 @@ class Broker:
     def _write_all_files(
         self, authority: CertificateAuthority, settings: ListenSettings
     ) -> Enrolment:
-        """Write all files that Mosquitto reads, and the server's enrolment; return the latter."""
+        """Write all files that Mosquitto reads and the server's enrolment; return the enrolment."""
         with translate_disk_errors(self.folder):
             self.folder.chmod(0o700)
         # a new one at every start: it never expires, and contains the current addresses
@@ -178,7 +178,7 @@ class Broker:
         return process.stop_mosquitto(self.folder) is not None
 
     def restart_if_crashed(self) -> bool:
-        """Start Mosquitto again if it ended without being stopped; return True if it had to be.
+        """Start Mosquitto again if it ended without being stopped; return True if it was started.
 
         Mosquitto deletes the file with its process id only when it is stopped.
         """
@@ -193,7 +193,7 @@ class Broker:
             return False
 
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
-        """Enrol a new board and write its enrolment file; it may hold only these clients, if any."""
+        """Enrol a new board and write its enrolment file; any ``clients`` are the only ones it may hold."""
         if enrolment.check_board_name(name) == process.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
         check_enrolled_clients(clients)
@@ -213,7 +213,7 @@ class Broker:
         return issued
 
     def _restart(self) -> None:
-        """Restart Mosquitto with current access lists: it ends all connections and forgets all messages."""
+        """Restart Mosquitto with current access lists: connections end and messages are dropped."""
         was_running = process.stop_mosquitto(self.folder) is not None
         with process.hold_lock(self.folder) as lock:
             self._write_access_lists(self._load_authority())
@@ -223,9 +223,9 @@ class Broker:
                 )
 
     def revoke(self, name: str) -> None:
-        """Revoke an enrolment: its rights and its connection end at once, and it is never admitted again.
+        """Revoke an enrolment: rights and connection end at once, and it is never admitted again.
 
-        What it retained is deleted.
+        The board's retained messages are deleted.
         """
         self.read_listen_settings()
         self.certificate_store.revoke(enrolment.check_board_name(name))
@@ -240,7 +240,7 @@ class Broker:
                 self._restart()
 
     def _make_endpoints(self, authority: CertificateAuthority) -> MakeEndpoint:
-        """Return a function that makes endpoints with certificates of a few minutes, by name."""
+        """Return a function that makes endpoints by name, with certificates valid for minutes."""
         server = enrolment.read_enrolment(self.server_enrolment_file)
 
         def make_endpoint(name: str) -> BrokerEndpoint:
@@ -312,7 +312,7 @@ class Broker:
 
 
 def check_enrolled_clients(clients: Sequence[str]) -> None:
-    """Refuse names that no client can have, and a name that is given twice."""
+    """Raise an error for an invalid client name, or for a name that is given twice."""
     for client in clients:
         if not NAME_PATTERN.fullmatch(client):
             raise ConfigError(f"--clients: {client!r} cannot be a client's name; {NAME_RULE}")

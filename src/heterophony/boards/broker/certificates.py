@@ -1,4 +1,4 @@
-"""Certificates: the broker's own authority, what it signs, and its revocation list."""
+"""Certificates: the broker's own authority, the certificates it signs and its revocation list."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CertificateAuthority:
         return CertificateAndKey(encode_certificate(self.certificate), encode_private_key(self.key))
 
     def issue_for_broker(self, hosts: Sequence[str]) -> CertificateAndKey:
-        """Issue a certificate for all names and addresses under which the broker is reached."""
+        """Issue a certificate for all names and addresses at which the broker can be reached."""
         names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
@@ -75,7 +75,7 @@ class CertificateAuthority:
     ) -> CertificateAndKey:
         """Issue a certificate with which a board can authenticate, but not act as a broker.
 
-        It names the clients that the board may hold; without any, it does not limit them.
+        The certificate names the clients that the board may hold; with no names, it may hold any.
         """
         uris = [x509.UniformResourceIdentifier(CLIENT_URI + client) for client in clients]
         names = x509.SubjectAlternativeName(uris) if uris else None
@@ -108,9 +108,9 @@ class CertificateAuthority:
         )
 
     def build_revocation_list(self, revoked: Sequence[str]) -> str:
-        """Return the list of revoked certificates, PEM.
+        """Return the list of revoked certificates in PEM format.
 
-        It is valid as long as the authority: with an expired list nobody would be admitted.
+        The list is valid as long as the authority: with an expired list, nobody would be admitted.
         """
         now = datetime.now(UTC)
         builder = (
@@ -133,7 +133,7 @@ def read_expiry(certificate: str) -> datetime:
 
 
 def read_clients(certificate: str) -> tuple[str, ...]:
-    """Return the clients that a certificate names; none if it does not limit them."""
+    """Return the clients that a certificate names; an empty tuple if it allows any client."""
     extensions = x509.load_pem_x509_certificate(certificate.encode()).extensions
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -144,7 +144,7 @@ def read_clients(certificate: str) -> tuple[str, ...]:
 
 
 def read_serial_number(certificate: str) -> str:
-    """Return the number that is unique among all certificates of an authority."""
+    """Return the certificate's serial number, which is unique within its authority."""
     return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
 
 
@@ -168,7 +168,7 @@ def make_builder(
 
 
 def make_key_usage(signs: bool) -> x509.KeyUsage:
-    """Allow an authority to sign certificates and lists, everybody else to sign handshakes."""
+    """Allow an authority to sign certificates and lists, and everybody else to sign handshakes."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -215,7 +215,7 @@ class EnrolledBoard:
 
 
 class CertificateStore:
-    """Certificates by board: enrolled ones in ``boards/``, revoked ones in ``revoked/``."""
+    """Stores boards' certificates: enrolled ones in ``boards/``, revoked ones in ``revoked/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -268,7 +268,7 @@ class CertificateStore:
         return [text for _, text in read_certificates(self.revoked_folder)]
 
     def list_revoked_names(self) -> set[str]:
-        """Return all names that were ever revoked, also those enrolled again since."""
+        """Return all names that were ever revoked, including those enrolled again since."""
         return {path.stem.rpartition(".")[0] for path, _ in read_certificates(self.revoked_folder)}
 
     def _certificate_path(self, name: str) -> Path:
@@ -288,18 +288,18 @@ def read_certificates(folder: Path) -> list[tuple[Path, str]]:
 
 
 class EnrolledClients:
-    """Reads the broker's folder whenever a board greets: boards are enrolled at any time."""
+    """Checks boards against the broker's folder, read anew for each board that connects."""
 
     def __init__(self, broker_folder: Path) -> None:
         self.store = CertificateStore(broker_folder)
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the broker's folder is on this machine."""
+        """True if the broker's folder is on this machine."""
         return self.store.enrolled_folder.is_dir()
 
     def find_serial_number(self, board: str) -> str | None:
-        """Return the number of the board's certificate; None if it is not enrolled here."""
+        """Return the serial number of the board's certificate; None if it is not enrolled here."""
         try:
             return read_serial_number((self.store.enrolled_folder / f"{board}.pem").read_text())
         except (OSError, ValueError):

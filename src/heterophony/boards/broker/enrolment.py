@@ -27,7 +27,7 @@ MAX_FILE_BYTES = 64 * 1024  # a real one has about 2,500
 
 @dataclass(frozen=True)
 class Enrolment:
-    """A name, the broker's address, and certificates by which both sides recognise each other."""
+    """A name, the broker's address and the certificates with which both sides authenticate."""
 
     name: AnyString
     address: AnyString
@@ -64,14 +64,14 @@ class Enrolment:
 
 
 def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
-    """Return where and as whom to connect with an enrolment."""
+    """Return the address and identity with which an enrolment connects."""
     return BrokerEndpoint(
         enrolment.address, enrolment.port, enrolment.name, enrolment.make_ssl_context()
     )
 
 
 def check_board_name(name: str) -> str:
-    """Return the name if it can be a board's: it becomes part of topics and file names."""
+    """Return the name if it is valid for a board: it becomes part of topics and file names."""
     if not NAME_PATTERN.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be a board's name; {NAME_RULE}")
     return name
@@ -104,7 +104,7 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def list_reachable_hosts(lan: bool) -> list[str]:
-    """Return names and addresses of this machine; with ``lan``, also those for other machines."""
+    """Return this machine's local names and addresses; with ``lan``, also those others can use."""
     return list(
         dict.fromkeys(
             [*LOOPBACK, *(list_host_names() if lan else []), *(list_lan_addresses() if lan else [])]
@@ -126,7 +126,7 @@ def list_lan_addresses() -> list[str]:
 
 
 def list_ipv4_addresses() -> list[str]:
-    """Return one address of each network interface that has any."""
+    """Return one IPv4 address of each network interface that has one."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, interface in socket.if_nameindex():
@@ -147,7 +147,7 @@ def list_ipv6_addresses() -> list[str]:
 
 
 def select_advertised_address(lan: bool) -> str:
-    """Return the address that enrolments contain."""
+    """Return the broker address to write into enrolments."""
     if not lan:
         return "127.0.0.1"
     if not (found := list_lan_addresses()):
@@ -158,7 +158,7 @@ def select_advertised_address(lan: bool) -> str:
 
 
 def find_bindable_port(lan: bool, port: int) -> int:
-    """Return the port if it is free; for 0, any free one."""
+    """Return the port if it is free; for 0, return any free port."""
     candidates = (
         EPHEMERAL_SAFE_PORTS.start + secrets.randbelow(len(EPHEMERAL_SAFE_PORTS))
         for _ in range(100)
@@ -171,7 +171,7 @@ def find_bindable_port(lan: bool, port: int) -> int:
                 return number
             except PermissionError:
                 raise ConfigError(
-                    f"--port {port}: ports below 1024 are for root; {DEFAULT_PORT} is usual"
+                    f"--port {port}: ports below 1024 need root; choose a higher one, such as {DEFAULT_PORT}"
                 ) from None
             except OSError:
                 continue

@@ -1,4 +1,4 @@
-"""Mosquitto's process: the files that it reads, its start, its end, and whether it runs."""
+"""Mosquitto as a process: write its files, start it, stop it, and check whether it runs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ POLL_SECONDS = 0.02
 
 
 def find_mosquitto() -> str:
-    """Return the path of Mosquitto; Debian puts it where only root's PATH leads."""
+    """Return the path of Mosquitto, even where Debian installs it outside a user's PATH."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
     if found := shutil.which("mosquitto", path=path):
         return found
@@ -104,9 +104,9 @@ def find_mosquitto() -> str:
 
 
 def find_running_pid(folder: Path) -> int | None:
-    """Return the id of the process that serves this folder; None if there is none.
+    """Return the id of the broker process of this folder; None if none runs.
 
-    Mosquitto inherits a lock that ends with it, so an old id in the file is never believed.
+    Mosquitto inherits a lock that ends with it, so an outdated id in the file is never used.
     """
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
@@ -122,7 +122,7 @@ def find_running_pid(folder: Path) -> int | None:
 
 
 def read_pid(folder: Path) -> int:
-    """Return the id in the file, if that process works in the folder."""
+    """Return the id in the file if that process has the folder as its working directory."""
     try:
         number = int((folder / PID_FILE).read_text())
         if Path(f"/proc/{number}/cwd").samefile(folder):
@@ -133,12 +133,12 @@ def read_pid(folder: Path) -> int:
 
 
 def make_busy_error(folder: Path) -> BusyError:
-    return BusyError(f"the broker in {folder} is just being started or stopped; try again")
+    return BusyError(f"the broker in {folder} is being started or stopped; try again")
 
 
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[IO[str]]:
-    """Keep others from starting Mosquitto here; pass the lock on to ``start_mosquitto``."""
+    """Keep other processes from starting Mosquitto here; yield the lock for ``start_mosquitto``."""
     with translate_disk_errors(folder):
         lock = open(folder / LOCK_FILE, "a", opener=open_for_owner_only)  # noqa: SIM115
     with lock:
@@ -170,7 +170,7 @@ def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
 
 
 def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int:
-    """Wait for a TLS handshake; if Mosquitto ends instead, raise with the error in its log."""
+    """Wait for a TLS handshake; if Mosquitto ends instead, raise the error in its log."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -179,7 +179,7 @@ def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int
             number = 0
         if number is None:
             raise BrokerError(
-                f"Mosquitto does not start: {read_first_error(folder / LOG_FILE, log_start)}"
+                f"Mosquitto failed to start: {read_first_error(folder / LOG_FILE, log_start)}"
             )
         if number and can_handshake(server):
             return number
@@ -188,9 +188,9 @@ def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int
 
 
 def can_handshake(server: Enrolment) -> bool:
-    """Return True if both sides trust each other.
+    """Return True if a TLS handshake succeeds, so both sides trust each other.
 
-    Nobody signs in to MQTT: that would end the session of a running server.
+    This does not sign in to MQTT, which would end the session of a running server.
     """
     context = server.make_ssl_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 a client is not told of a refusal
@@ -205,21 +205,21 @@ def can_handshake(server: Enrolment) -> bool:
 
 
 def read_first_error(log: Path, start: int) -> str:
-    """Return the first error in the log from ``start`` on; later ones follow from it."""
+    """Return the first error in the log after position ``start``; it causes the later ones."""
     lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
     errors = (line.partition("Error: ")[2] for line in lines)
     return next((error for error in errors if error), f"see {log}")
 
 
 def reload_mosquitto(folder: Path) -> bool:
-    """Make a running Mosquitto read access list and revocations again; return True if one runs."""
+    """Make a running Mosquitto reload access and revocation lists; return False if none runs."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
     return number is not None
 
 
 def stop_mosquitto(folder: Path) -> int | None:
-    """Stop Mosquitto in order, with everything saved; return its process id, if it was running."""
+    """Stop Mosquitto in an orderly way; return its process id if it was running."""
     number = find_running_pid(folder)
     if number is None:
         return None
@@ -227,9 +227,7 @@ def stop_mosquitto(folder: Path) -> int | None:
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         if not select.select([pidfd], [], [], TIMEOUT_SECONDS)[0]:
-            raise BrokerError(
-                f"Mosquitto, process {number}, does not stop; see {folder / LOG_FILE}"
-            )
+            raise BrokerError(f"Mosquitto (process {number}) did not stop; see {folder / LOG_FILE}")
     finally:
         os.close(pidfd)
     return number

@@ -1,4 +1,4 @@
-"""The list of a fleet's boards: read and checked; and steps done on all boards in parallel."""
+"""The file that lists a fleet's boards, their shares of the clients, and steps on all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_BOARDS = 1000
 
 @dataclass(frozen=True)
 class Board:
-    """One board: how to reach it, what it holds, and what it may use."""
+    """One board: how to reach it, which clients it holds and which resources it may use."""
 
     name: str
     ssh: str  # as typed after `ssh`
@@ -39,7 +39,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All boards, in the order of the file, and how they find this machine."""
+    """All boards in the order of the file, and the address at which they reach this machine."""
 
     path: Path
     boards: tuple[Board, ...]
@@ -51,11 +51,11 @@ class Fleet:
 
     @property
     def lan(self) -> bool:
-        """Whether the broker must listen to other machines."""
+        """True if the broker must listen to other machines."""
         return self.address not in ("127.0.0.1", "localhost", "::1")
 
     def select(self, names: Sequence[str]) -> tuple[Board, ...]:
-        """Return the boards of these names, in the order of the file; all if none is named."""
+        """Return the boards with these names, in the order of the file; all if no name is given."""
         known = {board.name: board for board in self.boards}
         for name in names:
             if name not in known:
@@ -64,7 +64,7 @@ class Fleet:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Read and check the file; every mistake is one line that names the place."""
+    """Read and check the file; report a mistake in one line that names its place."""
     try:
         content = tomllib.loads(read_text_file(path))
     except OSError as error:
@@ -87,7 +87,7 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Check the keys beside the boards."""
+    """Check the top-level keys other than the boards."""
     rules = {"address": str, "port": int, "ssh_config": str, "index_url": str}
     for key, value in content.items():
         if key not in rules:
@@ -184,11 +184,11 @@ def check_board(path: Path, where: str, board: Board) -> None:
 
 # Clients ------------------------------------------------------------------------------------
 def check_client_names(fleet: Fleet) -> None:
-    """Refuse a client on two boards, and boards whose clients are said in different ways."""
+    """Raise ConfigError if a client is on two boards, or boards give clients in different ways."""
     kinds = {type(b.clients).__name__ for b in fleet.boards if not b.data}
     if len(kinds) > 1:
         raise ConfigError(
-            f"{fleet.path}: clients: name them on all boards, give numbers on all, or leave them out on all"
+            f"{fleet.path}: clients: give names on all boards, numbers on all boards, or leave the key out on all boards"
         )
     owner: dict[str, str] = {}
     for board in fleet.boards:
@@ -202,7 +202,7 @@ def check_client_names(fleet: Fleet) -> None:
 
 
 def list_named_clients(fleet: Fleet) -> dict[str, tuple[str, ...]]:
-    """Return the clients that the file itself decides, by board; numbers count from client 0."""
+    """Return the clients of each board as the file gives them; numbers count from client 0."""
     found: dict[str, tuple[str, ...]] = {}
     begin = 0
     for board in fleet.boards:
@@ -215,7 +215,7 @@ def list_named_clients(fleet: Fleet) -> dict[str, tuple[str, ...]]:
 
 
 def assign_clients(fleet: Fleet, clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return which board holds which of the run's clients; without names, all hold as many."""
+    """Return the run's clients that each board holds; without names, share them evenly."""
     named = fleet.clients_by_board
     if not named:
         if len(fleet.boards) > len(clients):
@@ -252,7 +252,7 @@ Step = Callable[[Board], str]  # returns what was done, in a few words
 
 @dataclass
 class Outcome:
-    """What was done on each board, or why it failed."""
+    """The result of a step: what was done on each board, or why it failed."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -262,17 +262,17 @@ class View:
     """Shows the state of each board; the command line has one for terminals."""
 
     def begin(self, title: str, boards: Sequence[str]) -> None:
-        """A step begins on these boards."""
+        """Show that a step begins on these boards."""
 
     def update(self, board: str, state: str, text: str) -> None:
-        """A board is ``working``, ``done`` or ``failed``."""
+        """Show that a board is ``working``, ``done`` or ``failed``."""
 
     def end(self) -> None:
-        """The step has ended on all boards."""
+        """Show that the step has ended on all boards."""
 
 
 def do_on_boards(title: str, boards: Sequence[Board], step: Step, view: View) -> Outcome:
-    """Do a step on all boards, in parallel; one that fails does not stop the others."""
+    """Do a step on all boards in parallel; a failure on one does not stop the others."""
     outcome = Outcome()
 
     def do(board: Board) -> str:

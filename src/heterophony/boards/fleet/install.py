@@ -1,4 +1,4 @@
-"""Install heterophony on boards: a wheel of the code that runs here, and those it needs."""
+"""Install heterophony on boards: a wheel of the code of this machine, and the wheels it needs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_package() -> dict[str, bytes]:
 
 
 def read_metadata() -> str:
-    """Read the metadata that pip needs, with the version of the code."""
+    """Return the package metadata that pip needs, with the version of the code."""
     try:
         found = distribution(NAME)
     except PackageNotFoundError:
@@ -93,7 +93,7 @@ def encode_digest(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """What decides which wheels fit: architecture, Python and glibc of a board."""
+    """The facts that decide which wheels fit a board: its architecture, Python and glibc."""
 
     machine: str
     python: tuple[int, int]
@@ -105,12 +105,12 @@ class Target:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder with the wheels of such boards."""
+        """The name of the folder with the wheels for such boards."""
         return f"{self.machine}-cp{self.python[0]}{self.python[1]}"
 
     @property
     def platforms(self) -> list[str]:
-        """The platform tags that fit, the newest first."""
+        """The platform tags that fit, newest first."""
         newest = self.glibc[1] if self.glibc[0] == 2 else 40
         tags = [f"manylinux_2_{minor}_{self.machine}" for minor in range(newest, 4, -1)]
         return [*tags, f"manylinux2014_{self.machine}", f"linux_{self.machine}"]
@@ -125,7 +125,7 @@ class Target:
 
     @property
     def marker_environment(self) -> dict[str, str]:
-        """The values by which requirements of packages are chosen, as on the board."""
+        """The values of the board by which environment markers of requirements are evaluated."""
         version = f"{self.python[0]}.{self.python[1]}"
         return {
             "implementation_name": "cpython",
@@ -143,7 +143,7 @@ class Target:
 
 
 def check_wheels(wheels: Iterable[Path], target: Target) -> None:
-    """Raise one line if a wheel does not fit the board."""
+    """Raise a one-line error if a wheel does not fit the board."""
     tags = target.tags
     for wheel in wheels:
         try:
@@ -165,7 +165,7 @@ SKIPPED_PACKAGES = (NAME,)
 
 
 def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
-    """Return what to install on such a board: what heterophony needs, and pip itself."""
+    """Return the requirements to install on such a board: those of heterophony, and pip itself."""
     found = [r for r in list_own_requirements(target) if r.name != "torch"]
     if not torch and target.machine == "aarch64":
         chosen = ARM_TORCH
@@ -178,12 +178,12 @@ def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
 
 
 def list_own_requirements(target: Target) -> list[Requirement]:
-    """Return what heterophony needs on such a board, with its lower bounds."""
+    """Return the requirements of heterophony on such a board, with their lower bounds."""
     return select_requirements(read_metadata(), target, {EXTRA})
 
 
 def select_requirements(metadata: str, target: Target, extras: set[str]) -> list[Requirement]:
-    """Return the requirements in a package's metadata that hold on such a board."""
+    """Return the requirements in a package's metadata that apply to such a board."""
     found = []
     for text in HeaderParser().parsestr(metadata).get_all("Requires-Dist", []):
         requirement = Requirement(text)
@@ -194,7 +194,7 @@ def select_requirements(metadata: str, target: Target, extras: set[str]) -> list
 
 
 def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str = "") -> int:
-    """Download what is missing for such boards into the folder; return how many wheels came."""
+    """Download missing wheels for such boards into the folder; return how many were downloaded."""
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("*.whl"))
     needed: dict[NormalizedName, tuple[SpecifierSet, set[str]]] = {}
@@ -219,7 +219,7 @@ def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str
 
 
 def find_wheel(folder: Path, name: str, specifiers: SpecifierSet) -> Path | None:
-    """Return the newest wheel of a package in the folder that the requirement allows."""
+    """Return the newest wheel in the folder that a requirement allows; None if there is none."""
     found = []
     for path in folder.glob("*.whl"):
         wheel_name, version, _, _ = parse_wheel_filename(path.name)
@@ -237,7 +237,7 @@ def read_wheel_metadata(path: Path) -> str:
 
 
 def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
-    """Call pip; raise its own error in one line."""
+    """Download with pip; raise pip's error as one line."""
     # -P: a pip.py of the current folder is not meant
     words = [sys.executable, "-P", "-m", "pip", "download"]
     words += ["--no-deps", "--only-binary=:all:", "--quiet"]
@@ -266,7 +266,7 @@ INSTALL_SECONDS = 3600.0  # pip on an SD card is slow
 
 @dataclass(frozen=True)
 class Installer:
-    """Installs the code that runs here, and the collected wheels."""
+    """Installs this machine's code and the collected wheels on boards."""
 
     wheels: Path
     own_name: str
@@ -277,7 +277,7 @@ class Installer:
         return cls(wheels, *build_own_wheel())
 
     def install(self, ssh: SshRunner, board: Board, facts: BoardFacts) -> str:
-        """Update the board to the state of this machine; return what was done."""
+        """Install this machine's code on the board; return a description of what was done."""
         state = call_board(ssh, board, "environment")
         target = Target.from_facts(facts)
         contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}
@@ -300,12 +300,12 @@ class Installer:
         return f"installed heterophony {answer['version']}"
 
     def digest(self, contents: dict[str, Content], board: Board) -> str:
-        """Return what the board's state is compared by: all files, and the interpreter's name."""
+        """Return a digest of all files and the interpreter's name, to compare with the board's."""
         files = {path: content.digest() for path, content in sorted(contents.items())}
         return hashlib.sha256(json.dumps([files, board.python]).encode()).hexdigest()
 
     def list_wheels(self, target: Target, board: Board) -> dict[str, Content]:
-        """Return the collected wheels for such a board; refuse those that do not fit it."""
+        """Return the collected wheels for such a board; raise an error if one does not fit."""
         folder = self.wheels / target.folder_name
         wheels = sorted(folder.glob("*.whl"))
         check_wheels(wheels, target)
@@ -316,7 +316,7 @@ class Installer:
         return {f"wheels/{wheel.name}": Content(wheel) for wheel in wheels}
 
     def check_environment(self, versions: dict[str, str], target: Target, board: Board) -> None:
-        """Refuse an environment of the board that lacks a package, or has a version too old."""
+        """Raise an error if the board's environment lacks a package or has too old a version."""
         exact = [Requirement(f"torch=={board.torch}")] if board.torch else []
         for requirement in [*list_own_requirements(target), *exact]:
             version = versions.get(canonicalize_name(requirement.name))

@@ -1,4 +1,4 @@
-"""A run on a fleet: make its boards ready, serve the run, and restart what dies."""
+"""A run on a fleet: prepare its boards, serve the run, and restart processes that end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .steps import (
 
 @dataclass
 class Preparation:
-    """Prepares boards, one thread each; every step can be repeated."""
+    """Prepares boards, each in its own thread; every step can be repeated."""
 
     fleet: Fleet
     ssh: SshRunner
@@ -55,7 +55,7 @@ class Preparation:
         self.enroller = Enroller(self.broker, self.fleet)
 
     def check(self, board: Board) -> str:
-        """Check the board, and that it reaches the broker if that is up."""
+        """Check the board and, if the broker is up, that the board can reach it."""
         address, port = ("", 0)
         if self.broker.settings_file.exists() and self.broker.find_pid() is not None:
             address, port = find_broker(self.fleet, self.broker)
@@ -73,7 +73,7 @@ class Preparation:
         return self.enroller.enrol(self.ssh, board)
 
     def copy_data(self, board: Board) -> str:
-        """Copy the shares of the board's own clients, and delete those of others."""
+        """Copy the shares of the board's own clients; delete the shares of other clients."""
         if self.federation is None:
             return f"has its own, in {board.data}"
         clients = self.assignment[board.name]
@@ -92,7 +92,7 @@ class Preparation:
         return start_process(self.ssh, board, clients, self.run, self.trust)
 
     def prepare(self, board: Board) -> str:
-        """Do all steps on one board; the broker must be up."""
+        """Do all steps of the preparation on one board; the broker must be up."""
         for step in (self.check, self.install, self.enrol, self.copy_data):
             step(board)
         return self.start(board)
@@ -101,7 +101,7 @@ class Preparation:
 def assign(
     fleet: Fleet, config: Config, federation: Federation | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return which board holds which clients of a run; check that the boards fit its data."""
+    """Return each board's clients; check that the boards' settings fit the run's data."""
     for board in fleet.boards:
         if bool(board.data) != (config.data.name == OWN_DATA):
             raise ConfigError(
@@ -123,7 +123,7 @@ Say = Callable[[str], None]
 
 
 def name_run(folder: RunFolder) -> str:
-    """Return the run's name on the broker: new for a new folder, so that boards mix no two runs."""
+    """Return the run's name on the broker: new for a new folder, so boards never mix two runs."""
     path = folder.path / FLEET_FILE
     if not path.exists():
         write_json(path, {"run": f"{folder.path.absolute().name[:50]}-{secrets.token_hex(3)}"})
@@ -132,7 +132,7 @@ def name_run(folder: RunFolder) -> str:
 
 @dataclass
 class Supervisor:
-    """Looks after the boards in a thread while the server runs."""
+    """Watches the boards in a thread while the server runs."""
 
     preparation: Preparation
     waiting: set[str]  # boards that are not ready yet
@@ -144,7 +144,7 @@ class Supervisor:
     last_said: dict[str, str] = field(default_factory=dict)
 
     def watch(self) -> None:
-        """Poll all boards until ``stopped`` is set."""
+        """Check all boards repeatedly until ``stopped`` is set."""
         while not self.stopped.wait(POLL_SECONDS):
             threads = [
                 threading.Thread(target=self.look_at, args=(board,), daemon=True)
@@ -156,12 +156,12 @@ class Supervisor:
                 thread.join()
 
     def look_at(self, board: Board) -> None:
-        """Prepare a board that was not ready, and restart heterophony where it died."""
+        """Prepare a board that was not ready; restart heterophony if it has died there."""
         try:
             if board.name in self.waiting:
                 self.preparation.prepare(board)
                 self.waiting.discard(board.name)
-                self.say_once(board, "is ready now")
+                self.say_once(board, "is now ready")
             else:
                 self.restart_if_dead(board, read_status(self.preparation.ssh, board))
             if board.name in self.unreachable:
@@ -170,7 +170,7 @@ class Supervisor:
         except ConnectionLostError as error:
             if board.name not in self.unreachable:
                 self.unreachable.add(board.name)
-                self.say_once(board, f"{error}; the run goes on, which does not need ssh")
+                self.say_once(board, f"{error}; the run continues, because it does not need ssh")
         except HeterophonyError as error:
             self.say_once(board, str(error))
 
@@ -181,7 +181,7 @@ class Supervisor:
             self.failures[board.name] = status.last.removeprefix("error: ")
             return
         self.preparation.start(board)
-        self.say(f"{board.name}: heterophony {status.describe()}; it is started again")
+        self.say(f"{board.name}: heterophony {status.describe()}; restarting it")
 
     def say_once(self, board: Board, text: str) -> None:
         if self.last_said.get(board.name) != text:
@@ -189,10 +189,10 @@ class Supervisor:
             self.say(f"{board.name}: {text}")
 
     def raise_failure(self) -> None:
-        """End the run if a board has ended for a reason that will not go away."""
+        """Raise an error if a board has ended for a reason that a restart does not fix."""
         for name, why in self.failures.items():
             raise EngineError(
-                f"{name}: {why}; fix it and run the same command again: nothing is lost"
+                f"{name}: {why}; fix this and run the same command again: nothing is lost"
             )
 
 

@@ -28,7 +28,7 @@ REASONS = (  # words of ssh, and what to do
     ("Permission denied", "ssh is refused: the board does not accept your key"),
     ("Host key verification failed", "ssh does not know the board's host key, or it has changed"),
     ("REMOTE HOST IDENTIFICATION", "the board's host key has changed"),
-    ("Could not resolve hostname", "its name cannot be resolved"),
+    ("Could not resolve hostname", "its host name cannot be resolved"),
     ("Connection refused", "no SSH server answers"),
     ("timed out", "it cannot be reached"),
     ("No route to host", "it cannot be reached"),
@@ -37,7 +37,7 @@ REASONS = (  # words of ssh, and what to do
 
 
 class BoardError(HeterophonyError):
-    """Something is wrong with one board; the line does not repeat its name."""
+    """A problem with one board; the message does not repeat the board's name."""
 
 
 class ConnectionLostError(BoardError):
@@ -46,7 +46,7 @@ class ConnectionLostError(BoardError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program on a board printed, and its exit code."""
+    """The output, errors and exit code of a program on a board."""
 
     code: int
     out: bytes
@@ -54,7 +54,7 @@ class Answer:
 
 
 class SshRunner:
-    """Runs programs on boards; connections are shared and end with ``close``."""
+    """Runs programs on boards over shared connections, which ``close`` ends."""
 
     def __init__(self, config: Path | None = None) -> None:
         if shutil.which("ssh") is None:
@@ -73,7 +73,7 @@ class SshRunner:
         self.close()
 
     def make_command(self, target: str, *options: str) -> list[str]:
-        """Return the words that begin a call of ssh; what the user has configured holds."""
+        """Return the first words of an ssh command; the user's own ssh configuration applies."""
         settings = {
             "BatchMode": "yes",  # never ask: nobody can answer for ten boards
             "ConnectTimeout": str(CONNECT_SECONDS),
@@ -95,7 +95,7 @@ class SshRunner:
         pieces: Iterable[bytes] = (),
         seconds: float = 180.0,
     ) -> Answer:
-        """Run a program on the board with these bytes as its input; end it after ``seconds``."""
+        """Run a program on the board with these bytes as its input; kill it after ``seconds``."""
         self.used[board.name] = board.ssh
         # one string for the board's shell: every word is quoted
         command = [*self.make_command(board.ssh), shlex.join(words)]
@@ -122,7 +122,7 @@ def exchange(
 ) -> tuple[int, bytes, str]:
     """Run a command with this input; return its exit code, output and errors.
 
-    After ``seconds`` it is killed. Input and errors have threads of their own: no pipe can block.
+    After ``seconds`` it is killed. Input and errors have their own threads, so no pipe can block.
     """
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -149,7 +149,7 @@ def exchange(
 
 
 def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
-    """Write the input; a program that ended early has said why."""
+    """Write the input; ignore a broken pipe, because a program that ended early has printed why."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         for piece in pieces:
@@ -169,7 +169,7 @@ def board_command(board: Board) -> str:
 
 
 def explain(text: str) -> str:
-    """Return what ssh complains about, in one line."""
+    """Explain the error output of ssh in one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for words, reason in REASONS:
         found = [line for line in lines if words in line]
@@ -205,7 +205,7 @@ def call_board(
     pieces: Iterable[bytes] = (),
     seconds: float = 180.0,
 ) -> dict[str, Any]:
-    """Do one action on the board and return its answer; raise one line if it fails."""
+    """Do one action on the board and return its answer; raise a one-line error if it fails."""
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
@@ -221,14 +221,14 @@ def join_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Itera
 
 @cache
 def read_sources() -> bytes:
-    """Return the modules that run on a board, in the order of their imports, as JSON."""
+    """Return the modules that run on a board as JSON, in the order of their imports."""
     folder = files(__package__) / "board"
     texts = [(name, (folder / f"{name}.py").read_text()) for name in MODULES]
     return json.dumps(texts).encode()
 
 
 def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
-    """Return the answer's content; explain anything else in one line."""
+    """Return the answer's content; if there is none, raise a one-line error that explains why."""
     if answer.code in (NOT_FOUND, 126):
         raise BoardError(f"it has no Python named {board.python}; install Python 3.11 or newer")
     # a shell may greet before: our answer is the last line
@@ -257,7 +257,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class Content:
-    """What a file on a board shall hold: a file here, or bytes."""
+    """The intended content of a file on a board: a local file, or bytes."""
 
     source: Path | bytes
     mode: int = 0o644
@@ -284,9 +284,9 @@ class Content:
 def push_files(
     ssh: SshRunner, board: Board, contents: Mapping[str, Content], only: Sequence[str] = ()
 ) -> int:
-    """Copy what differs; return how many files were copied or deleted.
+    """Copy the files that differ; return how many were copied or deleted.
 
-    In the folders of ``only`` nothing but these files stays.
+    In the folders of ``only``, all other files are deleted.
     """
     digests = {path: content.digest() for path, content in contents.items()}
     asked = call_board(ssh, board, "missing", {"files": digests, "only": list(only)}, seconds=600)
@@ -304,7 +304,7 @@ def send_files(
     missing: Sequence[str],
     only: Sequence[str],
 ) -> int:
-    """Copy the missing ones of these files; return how many were copied or deleted."""
+    """Copy those of the files that are missing; return how many were copied or deleted."""
     files = [
         {
             "path": path,

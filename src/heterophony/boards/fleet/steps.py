@@ -1,4 +1,4 @@
-"""The steps on one board: check it, enrol it, start and stop heterophony there, read its log."""
+"""The steps on one board: check it, enrol it, start and stop heterophony, read its log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLOCK_SECONDS = 60.0  # from here on a wrong clock is mentioned
 
 @dataclass(frozen=True)
 class BoardFacts:
-    """What a board says about itself, and how far its clock is from ours."""
+    """The facts that a board reports, and how far its clock is from this machine's."""
 
     machine: str
     python: tuple[int, int, int]
@@ -63,7 +63,7 @@ class BoardFacts:
 
 
 def read_facts(ssh: SshRunner, board: Board, address: str = "", port: int = 0) -> BoardFacts:
-    """Read the facts of a board; with a port, also whether it reaches the broker there."""
+    """Read the board's facts; with a port, also whether it can reach the broker at that port."""
     begun = time.time()
     content = call_board(ssh, board, "facts", {"address": address, "port": port})
     return parse_facts(content, (begun + time.time()) / 2, (time.time() - begun) / 2)
@@ -89,7 +89,7 @@ def parse_facts(content: Mapping[str, Any], now: float, uncertainty: float) -> B
 
 
 def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 0) -> str:
-    """Raise one line if the board cannot take part; return what is good to know, or nothing."""
+    """Raise a one-line error if the board cannot take part; return a warning or an empty text."""
     if facts.machine not in MACHINES:
         raise BoardError(
             f"its architecture is {facts.machine}; PyTorch has wheels for {' and '.join(MACHINES)} only:"
@@ -127,7 +127,7 @@ def check_memory(board: Board, facts: BoardFacts) -> None:
 
 
 def check_clock(facts: BoardFacts) -> str:
-    """Refuse a clock that makes certificates invalid; mention one that is merely wrong."""
+    """Raise an error if the clock makes certificates invalid; return a warning if it is just wrong."""
     offset = facts.clock_offset
     if abs(offset) < CLOCK_SECONDS:
         return ""
@@ -158,7 +158,7 @@ def read_log(ssh: SshRunner, board: Board, limit: int = MAX_LOG_BYTES) -> str:
 
 
 def collect(ssh: SshRunner, board: Board, folder: Path, facts: BoardFacts | None) -> str:
-    """Write the board's log and facts to a folder of its name."""
+    """Write the board's log and facts to a folder named after the board."""
     text = read_log(ssh, board)
     write_atomically(folder / board.name / LOG, text.encode(), durable=False)
     if facts is not None:
@@ -174,14 +174,14 @@ RENEWAL = timedelta(days=30)  # before it expires, an enrolment is replaced
 
 @dataclass
 class Enroller:
-    """Enrols boards one after the other: enrolling a revoked name again restarts the broker."""
+    """Enrols boards one at a time, because enrolling a revoked name again restarts the broker."""
 
     broker: Broker
     fleet: Fleet
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enrol(self, ssh: SshRunner, board: Board) -> str:
-        """Give the board an enrolment that works; say what was done."""
+        """Give the board a working enrolment; return a description of what was done."""
         clients = self.fleet.clients_by_board.get(board.name, ())
         address, port = find_broker(self.fleet, self.broker)
         there = call_board(ssh, board, "enrolment")
@@ -190,11 +190,11 @@ class Enroller:
             return "enrolled"
         if (there["address"], there["port"]) != (address, port):
             call_board(ssh, board, "change-address", {"address": address, "port": port})
-            return f"finds the broker at {address}:{port} now"
+            return f"now uses the broker at {address}:{port}"
         return "unchanged"
 
     def is_current(self, name: str, certificate: str, clients: tuple[str, ...]) -> bool:
-        """Return True if the board has the certificate that the broker knows, for these clients."""
+        """Return True if the board has its current certificate at the broker, for these clients."""
         store = self.broker.certificate_store
         known = {enrolled.name: enrolled for enrolled in store.list_enrolled()}
         enrolled = known.get(name)
@@ -206,7 +206,7 @@ class Enroller:
     def replace_enrolment(
         self, ssh: SshRunner, board: Board, clients: tuple[str, ...], address: str
     ) -> None:
-        """Make a new key and copy it; the file exists here only meanwhile."""
+        """Make a new enrolment with a new key and copy it; the local file is deleted afterwards."""
         with self.lock, tempfile.TemporaryDirectory(dir=self.broker.folder) as folder:
             if board.name in {d.name for d in self.broker.certificate_store.list_enrolled()}:
                 self.broker.revoke(board.name)
@@ -216,7 +216,7 @@ class Enroller:
 
 
 def find_broker(fleet: Fleet, broker: Broker) -> tuple[str, int]:
-    """Return the address and port under which boards find the broker."""
+    """Return the address and port at which boards reach the broker."""
     listen = broker.read_listen_settings()
     return fleet.address or select_advertised_address(listen.lan), listen.port
 
@@ -257,14 +257,14 @@ class ProcessStatus:
         if not self.started:
             return "never started"
         if self.code == 0:
-            return "ended: its run has ended"
+            return "stopped, because its run has ended"
         return f"ended with exit code {'unknown' if self.code is None else self.code}; {self.last}"
 
 
 def make_board_words(
     board: Board, clients: Sequence[str], run: str, trust: bool = False
 ) -> list[str]:
-    """Return the words after ``heterophony`` that make this board take part."""
+    """Return the arguments of ``heterophony`` with which this board takes part."""
     words = ["board", "--enrolment", ENROLMENT_FILE, "--folder", "board"]
     words += ["--clients", ",".join(clients)] if clients else []
     words += ["--data", board.data] if board.data else ["--shares", SHARES_FOLDER]
@@ -287,9 +287,9 @@ def make_unit(board: Board, words: Sequence[str]) -> str:
 def start_process(
     ssh: SshRunner, board: Board, clients: Sequence[str], run: str, trust: bool = False
 ) -> str:
-    """Start heterophony in the background, unless it runs with the same words.
+    """Start heterophony in the background, unless it runs with the same arguments.
 
-    With ``trust``, it imports an algorithm from outside that the server names.
+    With ``trust``, the board imports an external algorithm that the server names.
     """
     words = make_board_words(board, clients, run, trust)
     request: dict[str, Any] = {"words": words, "nice": board.nice}

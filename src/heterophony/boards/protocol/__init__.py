@@ -1,1 +1,1 @@
-"""The protocol between server and boards as pure state machines: no clock, no thread, no network."""
+"""The protocol between server and boards as pure state machines, without clock, thread or network."""

@@ -1,4 +1,4 @@
-"""The jobs of a round on the server: assign them, pull and check replies, retry or give up."""
+"""The server's jobs of a round: assign them, pull and check replies, retry or give up."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ReplyRules(Protocol):
         """Raise CodecError with the reason if the reply is not valid."""
 
     def limit_reply_bytes(self, job: Job) -> int:
-        """Return the most bytes that the reply to a job can have."""
+        """Return the maximum size of the reply to a job, in bytes."""
 
 
 class LostJob(NamedTuple):
-    """A job that was given up, the board that had it, and why."""
+    """A job that was given up, its board and the reason."""
 
     job: Job
     board: str
@@ -68,7 +68,7 @@ class Assignments:
 
     # Assign jobs ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
-        """Assign these jobs, in this order."""
+        """Assign these jobs of round ``t`` in this order."""
         if t != self.t:
             self.taken_ids, self.t = set(), t
         if not self.open_jobs:
@@ -84,7 +84,7 @@ class Assignments:
         self.give_up_jobs_of_shut_out_boards()
 
     def give_up_jobs_of_shut_out_boards(self) -> None:
-        """Give up the jobs of boards that are shut out: they will not come back."""
+        """Give up the jobs of boards that are shut out, because these boards will not return."""
         for open_job in list(self.open_jobs.values()):
             board = self.registry.board_of_client.get(open_job.job.client, "")
             if why := self.registry.shut_out.get(board):
@@ -92,7 +92,7 @@ class Assignments:
                 del self.open_jobs[open_job.assigned.id]
 
     def add_blob(self, tensors: Tensors, _: int) -> BlobRef:
-        """Encode tensors; boards name them by their content, so the key is not needed."""
+        """Encode tensors as a blob; blobs are named by their content, so the key is ignored."""
         outgoing = OutgoingBlob.from_bytes(encode_blob(tensors))
         self.outgoing_blobs[outgoing.blob.sha256] = outgoing
         return outgoing.blob
@@ -112,7 +112,7 @@ class Assignments:
         ]
 
     def repeat_all(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Repeat all jobs and requests to a board that may have forgotten them."""
+        """Return all jobs and requests again for a board that may have forgotten them."""
         jobs = self.list_open_jobs(board)
         for open_job in jobs:
             open_job.resend_timer.reset(now)
@@ -120,7 +120,7 @@ class Assignments:
         return [*(open_job.assigned for open_job in jobs), *requests]
 
     def repeat_overdue(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Repeat jobs and requests that got no answer for a while."""
+        """Return jobs and requests that are due again because no answer has arrived."""
         jobs = [
             o.assigned for o in self.list_open_jobs(board) if o.resend_timer.advance_if_due(now)
         ]
@@ -148,13 +148,13 @@ class Assignments:
         return [*outgoing.encode_wanted_chunks(want)]
 
     def record_blob(self, kind: str, board: str, blob: BlobRef, **details: Any) -> None:
-        """Record in the journal that tensors went to a board, or a reply came from it."""
+        """Record in the journal that tensors were sent to a board or a reply was received from it."""
         digest = blob.sha256[:16]
         self.registry.stats.record_fact(kind, board, bytes=blob.size, sha256=digest, **details)
 
     # Pull and check replies -----------------------------------------------------------------
     def find_own_job(self, board: str, message: Done | Failed) -> OpenJob | None:
-        """Return the open job of a message; refuse one for a client that another board holds."""
+        """Return the open job of a message; raise an error if another board holds its client."""
         open_job = self.open_jobs.get(message.id)
         if open_job and self.registry.board_of_client.get(open_job.job.client) != board:
             raise CodecError(
@@ -165,7 +165,7 @@ class Assignments:
     def handle_done(
         self, board: str, record: RegisteredBoard, done: Done, now: float
     ) -> OutgoingMessages:
-        """Pull the announced reply; a board's replies are pulled one after the other."""
+        """Pull the announced reply; replies of one board are pulled one at a time."""
         open_job = self.find_own_job(board, done)
         if open_job is None:
             return self.answer_closed_job(done)
@@ -188,7 +188,7 @@ class Assignments:
         return self.start_next_transfer(record, now)
 
     def answer_closed_job(self, done: Done) -> OutgoingMessages:
-        """Answer a reply to no open job: it was taken, is too late, or is needed later."""
+        """Answer the announcement of a reply whose job is not open: it was taken, or is too late."""
         if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
@@ -196,7 +196,7 @@ class Assignments:
         return []  # a restarted server will assign this job again
 
     def start_next_transfer(self, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Start pulling the next ready reply, unless one of an open job is being pulled."""
+        """Start pulling the next ready reply, unless the reply to another open job is being pulled."""
         if record.current_transfer and record.current_transfer[0].id not in self.open_jobs:
             record.current_transfer = None
         while record.current_transfer is None and record.ready_replies:
@@ -300,5 +300,5 @@ class Assignments:
 
 
 def describe_unexpected_error(error: Exception) -> str:
-    """Describe an error that no check foresaw, while a board's message was handled."""
+    """Describe an unforeseen error during the handling of a board's message."""
     return f"it cannot be handled: {error!r}"

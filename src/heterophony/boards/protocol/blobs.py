@@ -1,4 +1,4 @@
-"""Blobs: bytes named by their content, sent and pulled in chunks; and when to ask again."""
+"""Blobs, which are bytes named by their content: send and pull them in chunks, repeat requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Waits for an answer; the caller supplies the time."""
+    """Tells when to repeat a message that got no answer; the caller supplies the time."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
@@ -48,7 +48,7 @@ CHUNK_BYTES = (
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a blob. Its checksum is right; the blob's sha256 is checked at the end."""
+    """A part of a blob. Its checksum was verified; the blob's sha256 is checked at the end."""
 
     sha256: str
     index: int
@@ -67,7 +67,7 @@ def decode_chunk(payload: bytes) -> Chunk:
     head, data = payload[: HEADER.size], payload[start:]
     (checksum,) = CHECKSUM.unpack(payload[HEADER.size : start])
     if checksum != zlib.crc32(data, zlib.crc32(head)):
-        raise CodecError("a chunk was damaged on its way")
+        raise CodecError("a chunk was damaged in transit")
     _, sha256, index = HEADER.unpack(head)
     return Chunk(sha256.hex(), index, data)
 
@@ -90,10 +90,10 @@ class OutgoingBlob:
         )
 
     def encode_wanted_chunks(self, want: Want) -> list[bytes]:
-        """Return the encoded chunks that are wanted."""
+        """Return the requested chunks, encoded."""
         if max(want.chunks) >= count_chunks(self.blob):
             raise CodecError(
-                f"chunk {max(want.chunks)} was requested of a blob that has {count_chunks(self.blob)}"
+                f"chunk {max(want.chunks)} was requested, but the blob has {count_chunks(self.blob)}"
             )
         return [
             encode_chunk(Chunk(want.sha256, i, self.read_range(i * CHUNK_BYTES, CHUNK_BYTES)))
@@ -114,7 +114,7 @@ class IncomingBlob:
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
     def request_next(self) -> tuple[int, ...]:
-        """Return chunks to request now; none while over half a window is outstanding."""
+        """Return the chunks to request now; none while more than half a window is outstanding."""
         if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
             return ()
         end = min(
@@ -126,21 +126,21 @@ class IncomingBlob:
         return tuple(new)
 
     def list_outstanding(self) -> tuple[int, ...]:
-        """Return the chunks that were requested and did not arrive yet."""
+        """Return the requested chunks that have not arrived yet."""
         return tuple(sorted(self.outstanding))
 
     def add_chunk(self, chunk: Chunk) -> bool:
-        """Add a chunk; return True if it was missing. Repeated and foreign ones are not."""
+        """Add a chunk; return True if it was missing, False for repeated and foreign chunks."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
         if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
-            raise CodecError(f"chunk {chunk.index} has a wrong size of {len(chunk.data)} bytes")
+            raise CodecError(f"chunk {chunk.index} has the wrong size: {len(chunk.data)} bytes")
         self.outstanding.remove(chunk.index)
         self.received[chunk.index] = chunk.data
         return True
 
     def assemble(self) -> bytes | None:
-        """Return the blob once it is complete; if its sha256 is wrong, start over."""
+        """Return the blob if it is complete; if its sha256 is wrong, start over."""
         if len(self.received) < count_chunks(self.blob):
             return None
         whole = b"".join(self.received[i] for i in range(count_chunks(self.blob)))
@@ -152,7 +152,7 @@ class IncomingBlob:
 
 
 class BlobTransfer:
-    """One blob on its way here. Chunks that arrived are never requested again."""
+    """A blob that is being received. Chunks that arrived are never requested again."""
 
     def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
         self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
@@ -162,7 +162,7 @@ class BlobTransfer:
         return self.incoming.blob
 
     def request_next(self) -> list[Want]:
-        """Request chunks beyond those already requested, if the window has room."""
+        """Request further chunks if the window has room."""
         return self.make_wants(self.incoming.request_next())
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
@@ -173,7 +173,7 @@ class BlobTransfer:
         return was_missing
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Repeat the request for outstanding chunks if none arrived for a while."""
+        """Repeat the request for outstanding chunks if no chunk has arrived for a while."""
         return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
 
     def repeat_request(self) -> list[Want]:
@@ -188,7 +188,7 @@ MAX_SPARE_BLOBS = 3  # kept though no job needs them: the next job often needs o
 
 
 class BlobCache:
-    """Blobs by their sha256, and the one transfer that is under way."""
+    """Blobs by their sha256, and the transfer in progress."""
 
     def __init__(self, max_blob_bytes: int) -> None:
         self.max_blob_bytes, self.blobs = max_blob_bytes, dict[str, bytes]()
@@ -211,7 +211,7 @@ class BlobCache:
         return self.current_transfer.request_next() if self.current_transfer else []
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk; return whether the current transfer was missing it."""
+        """Add a chunk; return True if the current transfer was missing it."""
         if self.current_transfer is None or not self.current_transfer.add_chunk(chunk, now):
             return False
         content = self.current_transfer.incoming.assemble()
@@ -261,7 +261,7 @@ class ReplyStore:
                 (self.folder / id).unlink(missing_ok=True)
 
     def find_reply(self, sha256: str) -> OutgoingBlob | None:
-        """Return the reply with this content, read from disk chunk by chunk."""
+        """Return the reply with this sha256, to be read from disk chunk by chunk; None if unknown."""
         for done in self.announcements.values():
             if done.reply.sha256 == sha256:
                 return OutgoingBlob(done.reply, partial(self.read_range, done))

@@ -1,4 +1,4 @@
-"""A board's jobs, from their arrival until the server has taken the reply; one runs at a time.
+"""The board's side of the protocol: its jobs, from their arrival until the server took the reply.
 
 Methods return messages to the server; bytes among them are encoded blobs.
 """
@@ -39,7 +39,7 @@ OutgoingMessages = list[Message | bytes]
 
 
 class JobQueue:
-    """Waiting jobs, the current one, and finished ones until the server cannot ask for them."""
+    """Waiting jobs, the current job, and finished jobs until the server can no longer ask for them."""
 
     def __init__(self, *, reply_store: ReplyStore, max_blob_bytes: int, now: float) -> None:
         self.reply_store = reply_store
@@ -64,9 +64,9 @@ class JobQueue:
         return self.request_blobs(now)
 
     def is_round_open(self, t: int) -> bool:
-        """Return True if the server can ask for work of round ``t``.
+        """Return True if the server can still ask for work of round ``t``.
 
-        Work of earlier rounds may need memories that are deleted by now.
+        Work of earlier rounds may need memories that have been deleted.
         """
         return self.control is not None and self.control.state != "ended" and t >= self.control.t
 
@@ -91,7 +91,7 @@ class JobQueue:
 
     # Work -----------------------------------------------------------------------------------
     def take_next_job(self) -> Job | None:
-        """Start the next job whose tensors are here, training first; None if there is none."""
+        """Start the next job whose tensors have arrived, training jobs first; None if there is none."""
         ready = [j for j in self.waiting.values() if self.blob_cache.has_all(j.tensors, j.average)]
         if self.current or not ready:
             return None
@@ -133,7 +133,7 @@ class JobQueue:
         return self.record_failure(assigned, why, again) + self.request_blobs(now)
 
     def record_failure(self, assigned: Assigned, why: object, again: bool) -> OutgoingMessages:
-        """Answer with this failure until the server assigns another attempt."""
+        """Record a failure, to report it until the server assigns another attempt."""
         self.failures[assigned.id] = Failed(
             assigned.id, assigned.attempt, to_single_line(why), again
         )
@@ -141,7 +141,7 @@ class JobQueue:
 
     # Replies --------------------------------------------------------------------------------
     def answer_want(self, want: Want, now: float) -> OutgoingMessages:
-        """Return chunks of a finished reply; a server that asks needs no announcement for now."""
+        """Return chunks of a finished reply; postpone its next announcement."""
         outgoing = self.reply_store.find_reply(want.sha256)
         if outgoing is None:
             return []
@@ -151,11 +151,11 @@ class JobQueue:
         return [*outgoing.encode_wanted_chunks(want)]
 
     def handle_taken(self, id: str) -> None:
-        """Stop announcing a reply, but keep it: the server might die before its commit."""
+        """Stop announcing a reply, but keep it, because the server might die before its commit."""
         self.announcement_timers.pop(id, None)
 
     def handle_rejected(self, id: str, attempt: int) -> None:
-        """Drop the reply or failure of this attempt and of earlier ones."""
+        """Drop the replies or failures of this attempt and earlier ones."""
         done = self.reply_store.announcements.get(id)
         if done and done.attempt <= attempt:
             self.drop_reply(id)
@@ -168,7 +168,7 @@ class JobQueue:
 
     # Blobs ----------------------------------------------------------------------------------
     def request_blobs(self, now: float) -> OutgoingMessages:
-        """Request chunks of the configuration, then of the jobs' tensors in their order."""
+        """Request chunks of the configuration, then of the tensors of the jobs in order."""
         config = [self.control.config] if self.control else []
         needed = [b for job in self.waiting.values() for b in (job.tensors, job.average)]
         return [*self.blob_cache.request_missing([*config, *needed], now)]
@@ -226,7 +226,7 @@ class BoardSession:
     # Called by the board -------------------------------------------------------------------
     @property
     def config(self) -> bytes | None:
-        """The run's configuration file, once it has arrived."""
+        """The run's configuration file; None until it has arrived."""
         return self.jobs.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
 
     def introduce(
@@ -237,7 +237,7 @@ class BoardSession:
         now: float,
         folder_id: str = "",
     ) -> list[Publication]:
-        """Tell the server which clients are here; possible once the configuration has arrived."""
+        """Tell the server which clients this board holds; the configuration must have arrived."""
         assert self.control is not None
         self.hello = Hello(
             session=self.session,
@@ -264,11 +264,11 @@ class BoardSession:
         return self.address_to_server(self.jobs.fail_current(why, again, now))
 
     def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
-        """Send numbers to show live."""
+        """Send numbers for live display."""
         return self.address_to_server([Metrics(values)])
 
     def make_status_publication(self, state: str) -> Publication:
-        """Return the status ``here`` or ``gone``; the latter is also the last will."""
+        """Return a message with the status ``here`` or ``gone``; ``gone`` is also the last will."""
         topic = topics.make_board_topic(self.board, "status")
         payload = messages.encode_message(Status(state, self.session))
         return Publication(topic, messages.add_run(self.run, payload), retain=True)
@@ -284,7 +284,7 @@ class BoardSession:
         ]
 
     def tick(self, now: float) -> list[Publication]:
-        """Repeat what got no answer for a while."""
+        """Repeat messages that have got no answer for a while."""
         out = (
             [self.make_status_publication("here")]
             if self.presence_timer.advance_if_due(now)
@@ -294,7 +294,7 @@ class BoardSession:
         return [*out, *hello, *self.address_to_server(self.jobs.repeat_overdue(now))]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; ignore those that are damaged or not for this board."""
+        """Answer a message; ignore it if it is damaged or not for this board."""
         try:
             address = topics.parse_topic(topic)
             run = address.run
@@ -318,7 +318,7 @@ class BoardSession:
         return []
 
     def handle_control(self, control: Control, now: float) -> list[Publication]:
-        """Take over the state of the run; ignore one that is older than the last."""
+        """Adopt the announced state of the run; ignore a state older than the last."""
         before = self.control
         if control.run != self.run:
             return []
@@ -367,13 +367,13 @@ class BoardSession:
         return self.repeat_hello()
 
     def repeat_hello(self) -> list[Publication]:
-        """Return the Hello as long as it is not answered."""
+        """Return the Hello until it has been answered."""
         if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
         return self.address_to_server([replace(self.hello, start=self.control.start)])
 
     def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
-        """Return publications to the server; bytes are encoded blobs."""
+        """Wrap messages as publications to the server; bytes are encoded blobs."""
         up, chunk = (topics.make_board_topic(self.board, c) for c in ("up", "up/chunk"))
         return [
             Publication(chunk, messages.add_run(self.run, item))

@@ -1,4 +1,4 @@
-"""Counters, log lines and timelines of all boards. No I/O, no clock."""
+"""Counters, log lines and timelines of all boards, without I/O and clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SECONDS_PER_LINE = 10.0  # after a burst
 
 @dataclass
 class TokenBucket:
-    """How many lines about one subject may follow; the allowance is refilled over time."""
+    """Limits the log lines about one subject; the allowance is refilled over time."""
 
     updated_at: float
     tokens: float = MAX_BURST_LINES
     suppressed: int = 0
 
     def try_take(self, now: float) -> bool:
-        """Return True if a line is allowed now; count it as suppressed if not."""
+        """Return True if a line is allowed now; otherwise count it as suppressed."""
         refill = (now - self.updated_at) / SECONDS_PER_LINE
         self.tokens, self.updated_at = min(MAX_BURST_LINES, self.tokens + refill), now
         if self.tokens < 1:
@@ -34,7 +34,7 @@ class TokenBucket:
 
 
 class RateLimitedLog:
-    """Lines that were added and not read yet. The caller keeps the number of subjects small."""
+    """Log lines not read yet, with a rate limit per subject. The caller keeps subjects few."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -71,7 +71,7 @@ class BoardTimeline:
 
 
 class RoundTimeline:
-    """The boards of the current round, since ``begin``."""
+    """What every board did in the current round, since ``begin``."""
 
     def __init__(self) -> None:
         self.start = 0.0
@@ -94,7 +94,7 @@ class RoundTimeline:
         self.get(board).announced.setdefault(id, now)
 
     def record_taken(self, board: str, assigned: Assigned, done: Done, now: float) -> None:
-        """Record that a reply was accepted: its work, and the time it took to arrive."""
+        """Record that a reply was accepted: when it was computed and how long its transfer took."""
         timeline = self.get(board)
         ready = timeline.announced.get(assigned.id, now)
         work = "train" if assigned.job == "train" else "evaluate"
@@ -114,7 +114,7 @@ class RoundTimeline:
     def describe(
         self, board: str, now: float, sent: int, received: int, metrics: Mapping[str, float]
     ) -> BoardRound:
-        """Return the board's part of the round's event; ``metrics`` are what it reported itself."""
+        """Return the board's part of the round's event; the board itself reported the ``metrics``."""
         timeline = self.get(board)
         spans = list(timeline.jobs)
         if timeline.first_want is not None:
@@ -138,7 +138,7 @@ class RoundTimeline:
 
 
 def measure_union(intervals: Iterable[Interval]) -> float:
-    """Return how long at least one of the intervals lasts."""
+    """Return the length of the union of the intervals."""
     total, end = 0.0, float("-inf")
     for a, b in sorted(intervals):
         total += max(0.0, b - max(a, end))
@@ -153,18 +153,18 @@ MAX_REPORTED_SECONDS = 1e9
 
 
 class RecordFact(Protocol):
-    """Takes a fact for the journal: its kind, the board, and details."""
+    """A function that takes a fact for the journal: its kind, the board and details."""
 
     def __call__(self, kind: str, board: str = "-", **details: Any) -> None: ...
 
 
 def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
-    """Keep no journal."""
+    """Ignore the fact, for runs without a journal."""
 
 
 @dataclass
 class BoardCounters:
-    """The counts of one board, or of all unadmitted boards beyond the limit."""
+    """The counters of one board, or of all unadmitted boards beyond the limit together."""
 
     admitted: bool = False  # it holds clients of the run
     state: str = "arriving"  # or expected, here, gone, refused, shut_out
@@ -204,7 +204,7 @@ class BoardStats:
 
     # Connections ----------------------------------------------------------------------------
     def record_welcome(self, board: str, clients: Sequence[str], returned: bool) -> None:
-        """Record that a board takes part; ``returned`` if it was away or has restarted."""
+        """Record that a board takes part; ``returned``: it was away or has restarted."""
         counters = self.get_counters(board)
         if counters is self.other_counters:
             counters = self.counters[board] = BoardCounters()
@@ -235,13 +235,13 @@ class BoardStats:
             counters.state, counters.since = "gone", self.now
 
     def record_arrival(self, board: str) -> None:
-        """Record that a board is connected and not (yet) welcomed."""
+        """Record that a board is connected but not welcomed yet."""
         counters = self.get_counters(board)
         if counters.state in ("expected", "gone"):
             counters.state, counters.since = "arriving", self.now
 
     def record_refusal(self, board: str, why: str) -> None:
-        """Record that a Hello was refused; a board that takes part already continues to."""
+        """Record that a Hello was refused; a board that already takes part continues."""
         counters = self.get_counters(board)
         if counters.state not in ("here", "refused"):
             counters.state, counters.since = "refused", self.now
@@ -249,7 +249,7 @@ class BoardStats:
         self.record_problem(counters, board, f"board {board} is refused", why)
 
     def record_shut_out(self, board: str, why: str) -> None:
-        """Record that nothing of a board is taken any more."""
+        """Record that messages of a board are no longer accepted."""
         counters = self.get_counters(board)
         counters.state, counters.since = "shut_out", self.now
         counters.wrong += 1

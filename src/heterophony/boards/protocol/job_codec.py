@@ -1,6 +1,6 @@
 """Encode jobs and replies as bytes and decode them: tensors as blobs, scalars in the header.
 
-The encoding of a job's tensors does not depend on the client. So clients on one board that get the
+The encoding of a job's tensors does not depend on the client, so clients on one board that get the
 same model share one blob, which is sent once.
 """
 
@@ -46,9 +46,9 @@ def make_job(assigned: Assigned, tensors: Tensors, average: Tensors) -> Job:
 
 
 def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
-    """Encode a reply, without personal tensors unless the run asks for them to be measured.
+    """Encode a reply. It has personal tensors only if the run asks for them, to measure G.
 
-    The time it took is left out too: equal work gives equal bytes.
+    Its duration is left out too, so equal work gives equal bytes.
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
     scalars = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
@@ -58,7 +58,7 @@ def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
 
 
 def decode_reply(blob: bytes, assigned: Assigned, seconds: float) -> Reply:
-    """Return the reply to a job: finite and well-formed; its content is checked elsewhere."""
+    """Return the reply to a job, checked to be finite and well-formed; other checks follow elsewhere."""
     tensors, content = codec.decode_blob(blob)
     header = parse_record(ReplyHeader, content, "a reply")
     if (header.client, header.kind, header.turn) != (assigned.client, assigned.job, assigned.turn):

@@ -1,4 +1,4 @@
-"""The one validator of records from outside: messages, replies, enrolments, the server's record of boards.
+"""Validation of all records from outside: messages, replies, enrolments, the server's board record.
 
 A record is a dataclass whose fields are annotated with rules. A rule takes a value from JSON or TOML
 and returns it, or raises a ValueError that says what is wrong.
@@ -36,7 +36,7 @@ def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
 
 
 def text(max_length: int) -> FieldRule:
-    """Require one printable line: nothing in it can move a cursor or hide."""
+    """Require one printable line, without characters that move the cursor or are invisible."""
 
     def rule(value: Any) -> str:
         if not isinstance(value, str) or len(value) > max_length or not value.isprintable():
@@ -71,7 +71,7 @@ def check_finite(value: Any) -> float:
 
 
 def check_duration(value: Any) -> float:
-    """Require a number of seconds: not negative, and short enough to be added up."""
+    """Require a number of seconds that is not negative and small enough to be added up."""
     if not 0 <= check_finite(value) <= MAX_SECONDS:
         raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
     return value  # type: ignore[no-any-return]
@@ -110,7 +110,7 @@ def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRu
 
 
 def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
-    """Require an object with any keys of one form."""
+    """Require an object whose keys and values follow these rules."""
 
     def rule(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > max_length:
@@ -131,7 +131,7 @@ def record_of(cls: type[T]) -> FieldRule:
 
 # Records ------------------------------------------------------------------------------------
 def parse_fields(cls: type[T], content: Any) -> T:
-    """Return the record that an object stands for; raise ValueError if a field is wrong."""
+    """Build a record from an object; raise ValueError if a field is wrong."""
     rules = read_field_rules(cls)  # type: ignore[arg-type]
     if isinstance(content, cls):
         content = {name: getattr(content, name) for name in rules}
@@ -154,7 +154,7 @@ def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
 
 
 def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
-    """Return the record in bytes from the network; raise CodecError if a field is wrong."""
+    """Build a record from a message's content; raise CodecError if a field is wrong."""
     try:
         return parse_fields(cls, content)
     except ValueError as error:
@@ -162,7 +162,7 @@ def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
 
 
 def to_single_line(words: object) -> str:
-    """Return any text as one printable line that fits a ``Text`` field."""
+    """Convert any text to one printable line that fits a ``Text`` field."""
     return "".join(c if c.isprintable() else " " for c in str(words)[:MAX_TEXT_LENGTH])
 
 

@@ -1,6 +1,6 @@
-"""The messages of the protocol, their fields, and their bytes.
+"""The messages of the protocol: their fields and their encoding.
 
-A frame is two lines: canonical JSON, and its crc32. Without TLS a network may alter a digit.
+A frame has two lines: canonical JSON and its crc32, as a network without TLS may alter a digit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def decode_frame(payload: bytes) -> dict[str, Any]:
     """Return the object in a frame whose length the caller has checked."""
     text = payload[:-9]
     if add_checksum(text) != payload:
-        raise CodecError("a message was damaged on its way")
+        raise CodecError("a message was damaged in transit")
     try:
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def decode_frame(payload: bytes) -> dict[str, Any]:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object with a key twice: two readers could understand it differently."""
+    """Raise an error if a key occurs twice: two readers could interpret the object differently."""
     content = dict(pairs)
     if len(content) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -72,16 +72,16 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def add_run(run: str, payload: bytes) -> bytes:
-    """Return what travels on a topic of a board: the name of the run, a line feed, the payload."""
+    """Return the bytes for a board's topic: the name of the run, a line feed, the payload."""
     return run.encode() + b"\n" + payload
 
 
 def split_run(payload: bytes) -> tuple[str, bytes]:
-    """Return the run's name and the rest; refuse bytes that do not begin with a name."""
+    """Return the run's name and the rest; raise an error if the bytes do not begin with a name."""
     end = payload.find(b"\n", 0, MAX_RUN_BYTES + 1)
     run = payload[: max(end, 0)].decode("latin-1")
     if not NAME_PATTERN.fullmatch(run):
-        raise CodecError("a message names no run")
+        raise CodecError("a message does not name a run")
     return run, payload[end + 1 :]
 
 
@@ -93,7 +93,7 @@ RUN_STATES = ("waiting", "running", "ended")  # in the order in which a server e
 # Records within messages and replies --------------------------------------------------------
 @dataclass(frozen=True)
 class BlobRef:
-    """Names bytes by their content; they are then pulled in chunks."""
+    """Identifies bytes by their content, to pull them in chunks."""
 
     sha256: Sha256
     size: Annotated[int, integer(1, 1 << 40)]
@@ -108,7 +108,7 @@ BlobRefField = Annotated[BlobRef, record_of(BlobRef)]
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """A client on a board: how much data it has, and of what kind; never the data."""
+    """A client on a board: the size and format of its data, never the data."""
 
     name: ClientName
     train: Count
@@ -162,7 +162,7 @@ class Control(Message):
 
 @dataclass(frozen=True)
 class Status(Message):
-    """From a board, retained, and its last will: whether it is connected."""
+    """From a board, retained, and also its last will: whether the board is connected."""
 
     state: Annotated[str, one_of("here", "gone")]
     session: TopicName  # new at each start of the board
@@ -194,7 +194,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """From the server: the board does not take part, and why."""
+    """From the server: the board may not take part, and why."""
 
     session: TopicName
     start: Count
@@ -203,7 +203,7 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Assigned(Message):
-    """From the server: a job for a client. The id is a digest of the content: equal jobs, equal ids."""
+    """From the server: a job for a client. The id is a digest of the content, so equal jobs share it."""
 
     id: Sha256
     client: ClientName
@@ -229,7 +229,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Want(Message):
-    """From either side: send these chunks of a blob. One message requests, acknowledges and resumes."""
+    """From either side: send these chunks of a blob. It also acknowledges and resumes transfers."""
 
     sha256: Sha256
     chunks: Annotated[
@@ -255,7 +255,7 @@ class Rejected(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """From a board: the job failed, and why; ``again`` says whether another attempt can help."""
+    """From a board: the job failed, and why; ``again``: another attempt can help."""
 
     id: Sha256
     attempt: Count
@@ -265,7 +265,7 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Metrics(Message):
-    """From a board: numbers to show live; they influence nothing."""
+    """From a board: numbers for live display; they do not influence the run."""
 
     values: NumberMap
 
@@ -276,7 +276,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the bytes of a message; refuse what ``decode_message`` would refuse."""
+    """Encode a message; raise an error if ``decode_message`` would refuse it."""
     cls = type(message)
     content = {"v": PROTOCOL_VERSION, "kind": cls.__name__.lower(), **asdict(message)}
     payload = encode_frame(content)
@@ -285,7 +285,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(payload: bytes, *kinds: type[M]) -> M:
-    """Return a valid message of one of these kinds; refuse everything else."""
+    """Decode a valid message of one of these kinds; raise CodecError for anything else."""
     if len(payload) > max(k.max_bytes for k in kinds):
         raise CodecError(f"a message of {len(payload)} bytes is too long")
     content = decode_frame(payload)

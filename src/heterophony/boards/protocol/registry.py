@@ -1,6 +1,6 @@
-"""The boards of a run, the clients they hold, and what they did wrong. No I/O, no clock.
+"""The boards of a run and the clients they hold, without I/O and clock.
 
-A client belongs for the whole run to the board that first introduced it: its memory is there.
+For the whole run, a client belongs to the board that first introduced it and has its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PAST_SESSIONS = 16
 
 @dataclass
 class RegisteredBoard:
-    """A board that was welcomed, and its replies to be pulled one after the other."""
+    """A board that was welcomed, and its replies, which are pulled one at a time."""
 
     hello: Hello
     connected: bool = True
@@ -39,7 +39,7 @@ class RegisteredBoard:
     def record_want(self, want: Want, last: int) -> bool:
         """Record that the board requested chunks of a blob whose last chunk is ``last``.
 
-        Return whether it had not requested as far before.
+        Return True if it had never requested chunks this far.
         """
         before, far = self.requested_blobs.get(want.sha256, False), max(want.chunks)
         self.requested_blobs[want.sha256] = before or last in want.chunks
@@ -70,7 +70,7 @@ class BoardRegistry:
         return {d: counters for d, counters in self.stats.counters.items() if counters.problems}
 
     def handle_hello(self, board: str, hello: Hello) -> Message | None:
-        """Answer with Welcome or Refused; with nothing if the Hello is an old one."""
+        """Answer with Welcome or Refused; return None if the Hello is outdated."""
         record = self.boards.get(board)
         if hello.start != self.start or (record and hello.session in record.past_sessions):
             return None
@@ -111,7 +111,7 @@ class BoardRegistry:
         return self.check_admission(board, hello)
 
     def handle_status(self, board: str, status: Status) -> bool:
-        """Return True if the board has come back; ignore a status of one of its earlier starts."""
+        """Return True if the board has come back; ignore a status from an earlier start of the board."""
         record, connected = self.boards.get(board), status.state == "here"
         if record is None:
             (self.stats.record_arrival if connected else self.stats.record_departure)(board)
@@ -123,7 +123,7 @@ class BoardRegistry:
         return connected
 
     def shut_out_board(self, board: str, why: str) -> None:
-        """Take nothing of a board any more; its clients are unavailable until the server's next start."""
+        """Accept nothing more from a board; its clients are unavailable until the server's next start."""
         self.shut_out[board] = why
         if record := self.boards.get(board):
             record.connected = False

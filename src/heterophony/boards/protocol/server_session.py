@@ -1,6 +1,6 @@
-"""The server's side of the protocol: jobs in, replies out. No I/O, no threads, no clock.
+"""The server's side of the protocol: jobs in, replies out, without I/O, threads and clock.
 
-Every method returns messages to publish; if they are lost, a later ``tick`` repeats them. The caller
+Methods return messages to publish; if one is lost, a later ``tick`` repeats it. The caller
 decides which boards may take part and which replies are valid.
 """
 
@@ -66,14 +66,14 @@ class ServerSession:
         self.assignments.abandon_open_jobs()
 
     def shut_out_board(self, board: str, why: str, now: float) -> None:
-        """Take nothing of a board any more, and give up its jobs."""
+        """Accept nothing more from a board, and give up its jobs."""
         self.stats.now = now
         if board not in self.registry.shut_out:
             self.registry.shut_out_board(board, why)
             self.assignments.give_up_jobs_of_shut_out_boards()
 
     def take_requested(self) -> list[tuple[str, int]]:
-        """Return boards and bytes of the messages since the last call that were asked for."""
+        """Return the board and size of every message since the last call that the server had requested."""
         requested, self.assignments.requested = self.assignments.requested, []
         return requested
 
@@ -85,7 +85,7 @@ class ServerSession:
 
     # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
-        """Publish everything again: a restarted broker may have lost all of it."""
+        """Publish everything again, because a restarted broker may have lost it."""
         self.control_timer.reset(now)
         out = [self.make_control_publication()]
         for board in self.registry.boards:
@@ -93,7 +93,7 @@ class ServerSession:
         return out
 
     def tick(self, now: float) -> list[Publication]:
-        """Repeat what got no answer for a while."""
+        """Repeat messages that have got no answer for a while."""
         out = [self.make_control_publication()] if self.control_timer.advance_if_due(now) else []
         for board, record in self.registry.boards.items():
             if record.connected:
@@ -102,7 +102,7 @@ class ServerSession:
         return out
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; an invalid one is counted against the board whose topic it is on."""
+        """Answer a message; count an invalid one against the board that owns its topic."""
         self.stats.now = now
         try:
             address = topics.parse_topic(topic)
@@ -147,7 +147,7 @@ class ServerSession:
         return []
 
     def handle_message(self, board: str, message: Message, now: float) -> list[Publication]:
-        """Answer a message; of boards that were not welcomed only Hello and Want count."""
+        """Answer a message; from boards that were not welcomed, accept only Hello and Want."""
         record = self.registry.boards.get(board)
         answer: Sequence[Message | bytes] = ()
         match message, record:
@@ -178,19 +178,19 @@ class ServerSession:
         return self.address_to_board(board, self.assignments.repeat_all(board, record, now))
 
     def make_control_publication(self) -> Publication:
-        """Return the state of the run, retained for boards that connect later."""
+        """Return the message with the run's state, retained for boards that connect later."""
         return Publication(
             topics.make_control_topic(self.run), messages.encode_message(self.control), retain=True
         )
 
     def record_sent(self, sent: Iterable[Publication]) -> None:
-        """Count messages handed to the network; those to all boards count for none."""
+        """Count the messages that were sent to each board; messages to all boards are not counted."""
         for message in sent:
             if board := topics.parse_topic(message.topic).board:
                 self.stats.count_sent(board, len(message.payload))
 
     def address_to_board(self, board: str, items: Iterable[Message | bytes]) -> list[Publication]:
-        """Return publications to a board; bytes are encoded blobs."""
+        """Wrap messages as publications to a board; bytes are encoded blobs."""
         down, chunk = (topics.make_board_topic(board, c) for c in ("down", "down/chunk"))
         return [
             Publication(chunk, messages.add_run(self.run, item))

@@ -1,8 +1,8 @@
-"""The topics of the protocol: how they are named, who subscribes to them, who may read and write them.
+"""The topics of the protocol: their names, their subscribers, and who may read and write them.
 
-Everything of a board is below ``b/<board>/``, so the broker can guard it by authenticated name. These
-topics are the same in all runs: with the run in the topic, a board could invent runs, and retain a
-message in each. So a board has three topics to write to, and the run is in the message.
+All topics of a board are below ``b/<board>/``, so the broker can guard them by authenticated name. They
+are the same in all runs: with the run in the topic, a board could invent runs and retain a
+message in each. So a board may write to three topics, and the message names the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Publication(NamedTuple):
 
 
 class ParsedTopic(NamedTuple):
-    """The parts of a topic: those of a run have no board, and those of a board have no run."""
+    """The parts of a topic: a run's topic has no board, and a board's topic has no run."""
 
     run: str
     board: str
@@ -40,7 +40,7 @@ class ParsedTopic(NamedTuple):
 
 
 def check_name(of: str, value: str) -> str:
-    """Return the name of a run or board, if it can be part of a topic."""
+    """Return the name of a run or board if it can be part of a topic."""
     if not NAME_PATTERN.fullmatch(value):
         raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
     return value
@@ -53,7 +53,7 @@ def make_control_topic(run: str) -> str:
 
 
 def make_server_topic(run: str) -> str:
-    """Return the retained topic that says whether the server of a run is connected."""
+    """Return the retained topic that shows whether the server of a run is connected."""
     return f"{TOPIC_ROOT}/r/{check_name('run', run)}/server"
 
 
@@ -73,18 +73,18 @@ def make_any_control_pattern() -> str:
 
 
 def make_any_server_pattern() -> str:
-    """Return the pattern of the topics that say which servers are connected."""
+    """Return the pattern of the topics that show which servers are connected."""
     return f"{TOPIC_ROOT}/r/+/server"
 
 
 def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
-    """Return what the server subscribes to, for these boards or for all."""
+    """Return the server's subscriptions, for these boards or for all."""
     channels = ("status", "up", "up/chunk")
     return [f"{TOPIC_ROOT}/b/{board}/{channel}" for board in boards for channel in channels]
 
 
 def list_board_subscriptions(run: str, board: str) -> list[str]:
-    """Return what a board subscribes to; ``down/#`` includes ``down`` itself."""
+    """Return a board's subscriptions; ``down/#`` includes ``down`` itself."""
     return [make_control_topic(run), make_board_topic(board, "down") + "/#"]
 
 
@@ -94,12 +94,12 @@ def make_board_pattern(board: str) -> str:
 
 
 def make_server_pattern() -> str:
-    """Return the pattern of everything that the server may read and write."""
+    """Return the pattern of all topics that the server may read and write."""
     return f"{TOPIC_ROOT}/#"
 
 
 def list_board_rights(board: str) -> list[tuple[str, str]]:
-    """Return what a board may do: pairs of a right and a pattern of topics."""
+    """Return a board's rights: pairs of a right and a pattern of topics."""
     own = f"{TOPIC_ROOT}/b/{board}"
     return [
         ("read", make_any_control_pattern()),
@@ -112,7 +112,7 @@ def list_board_rights(board: str) -> list[tuple[str, str]]:
 
 
 def find_sender(topic: str) -> str:
-    """Return the board whose topic it is; an empty string for any other topic."""
+    """Return the board that owns a topic; an empty string for any other topic."""
     try:
         return parse_topic(topic).board
     except CodecError:
@@ -120,7 +120,7 @@ def find_sender(topic: str) -> str:
 
 
 def parse_topic(topic: str) -> ParsedTopic:
-    """Return run, board and channel of a topic; refuse topics that are not of this protocol."""
+    """Return run, board and channel of a topic; raise an error if it is not of this protocol."""
     parts = topic.split("/", 4) if len(topic) <= 200 else []
     if len(parts) == 5 and "/".join(parts[:2]) == TOPIC_ROOT and NAME_PATTERN.fullmatch(parts[3]):
         kind, name, rest = parts[2:]

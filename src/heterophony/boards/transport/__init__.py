@@ -1,1 +1,1 @@
-"""MQTT: a connection that is made again for ever, with bounded queues to and from it."""
+"""MQTT: a connection that is always restored, with bounded queues in both directions."""

@@ -1,4 +1,4 @@
-"""Notice a broker that no longer answers.
+"""One connection to the broker: subscribe, send, receive, and notice when it breaks or stalls.
 
 Paho pings when nothing was written or read for ``keepalive`` seconds and gives up when the answer
 takes as long. Beyond that, every packet that must be answered (connect, subscribe, publish) has to be
@@ -52,7 +52,7 @@ class Ownership:
     def select_owner_id(self, packet: OutgoingPacket) -> str | None:
         """Return the id to attach to a packet, if any.
 
-        The will carries none: it says that we left, so a process that follows has not replaced us.
+        The will has none: it announces that we left, so a process that follows has not replaced us.
         """
         return self.owner_id if packet.retain and not self.is_will(packet) else None
 
@@ -81,7 +81,7 @@ REPLACED_TEXT = (
 
 
 class ConnectionOwner(Protocol):
-    """What a connection shares with the transport that made it."""
+    """The interface of the transport that a connection uses."""
 
     endpoint: BrokerEndpoint
     subscriptions: tuple[str, ...]
@@ -166,7 +166,7 @@ class Connection:
             self.outbox.record_sent(number, packet)
 
     def close_if_requested(self) -> None:
-        """Once the transport closes: publish the will, await all acknowledgements, disconnect."""
+        """If the transport is closing, publish the will, await all acknowledgements and disconnect."""
         deadline = self.owner.get_close_deadline()
         if deadline is None or not self.client.is_open:
             return
@@ -181,7 +181,7 @@ class Connection:
             self.client.disconnect_and_end_session()
 
     def record_end(self, why: str, refused: bool = False) -> None:
-        """Keep the first reason: later ones only follow from it."""
+        """Record why the connection ended; only the first reason is kept, as it causes later ones."""
         untrusted = any(word in why.upper() for word in ("CERTIFICATE", "UNKNOWN_CA"))
         if refused or untrusted:
             event = ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
@@ -256,7 +256,7 @@ class Connection:
 
 
 def explain_loss(why: str) -> str:
-    """Explain a lost TLS connection: brokers give a revoked certificate no other answer."""
+    """Explain a cut TLS connection: a broker gives no other answer to a revoked certificate."""
     cut = "EOF occurred in violation of protocol" in why
     return (
         "it ended the connection; is this enrolment revoked, or the broker stopping?"

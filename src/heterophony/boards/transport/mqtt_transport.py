@@ -1,4 +1,4 @@
-"""The transport: a connection to the broker that is made again whenever it ends."""
+"""The transport: keeps a connection to the broker and restores it whenever it ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .queues import BrokerEndpoint, ConnectionEvent, FindSender, Inbox, Outgoing
 class BackoffSettings:
     """Seconds between attempts: ``first``, doubled after each failure, at most ``longest``.
 
-    After a refusal (wrong credentials, or another process uses the name) hurry does not help, and two
-    processes of one name would disconnect each other for ever. So these waits start at
+    After a refusal (wrong credentials, or another process uses the name), fast retries do not help, and
+    two processes of one name would disconnect each other for ever. So these waits start at
     ``first_after_refusal`` and end at ten times that.
     """
 
@@ -68,7 +68,8 @@ class MqttTransport:
 
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
     published, retained, at every connect: a broker that was killed may have lost them.
-    ``find_sender`` gives every sender a limited share of the inbox. Without ``acknowledges``, messages
+    ``find_sender`` maps a topic to its sender, so that each has a limited share of the inbox. Without
+    ``acknowledges``, messages
     that arrive while there is no connection are lost, and the others arrive faster.
     """
 
@@ -110,13 +111,13 @@ class MqttTransport:
 
     @property
     def connected(self) -> bool:
-        """Whether the broker answered and confirmed all subscriptions."""
+        """True if the broker has answered and confirmed all subscriptions."""
         return self._connection is not None
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
         """Queue a message; return False when there is no connection or too much is waiting.
 
-        True does not mean that it arrives. A retained message also replaces the entry of
+        True does not mean that the message arrives. A retained message also replaces the entry of
         ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
         message over the limit raises: it can never be sent, and the broker would end the connection.
         """

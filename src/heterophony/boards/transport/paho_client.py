@@ -1,4 +1,4 @@
-"""MQTT 5 by paho: the only file that imports it. Turns its callbacks and codes into plain values."""
+"""The MQTT 5 client: the only file that imports paho. Turns its callbacks into plain values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class ByteCounts:
 
 
 class ConnectionCallbacks(Protocol):
-    """What a client reports to its connection. Reasons are words for people."""
+    """The callbacks by which a client reports to its connection. Reasons are texts for people."""
 
     def on_connected(self, max_packet_bytes: int | None, max_in_flight: int | None) -> None:
-        """Take the broker's own limits; None where it sets none."""
+        """Take the broker's own limits; None for a limit that it does not set."""
 
     def on_not_admitted(self, reason: str, busy: bool) -> None: ...
 
@@ -49,7 +49,7 @@ class ConnectionCallbacks(Protocol):
     def on_subscription_refused(self, reason: str) -> None: ...
 
     def on_message(self, topic: str, payload: bytes, owner_id: str | None) -> None:
-        """Take a message, and the id of the process that published it if it carries one."""
+        """Take a message and the id of the process that published it, if it has one."""
 
     def on_acknowledged(self, number: int, refusal: str) -> None:
         """Take the answer to a published message; the refusal is empty if it was accepted."""
@@ -138,7 +138,7 @@ class MqttClient:
         self.paho.disconnect()
 
     def disconnect_and_end_session(self) -> None:
-        """Make the broker forget this session: everything is announced again at the next connection."""
+        """Disconnect and end the session, so that everything is announced anew at the next connection."""
         forget = _make_properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0)
         self.paho.disconnect(properties=forget)
 

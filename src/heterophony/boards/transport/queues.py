@@ -14,7 +14,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class BrokerEndpoint:
-    """Address of a broker and our identity there. With a password, the identity is the user name."""
+    """The address of a broker and our identity there; with a password, the identity is the user name."""
 
     address: str
     port: int
@@ -51,14 +51,14 @@ def compute_cost(size: int) -> int:
 
 
 class MessageBudget:
-    """The units of every sender, and who has used more than it had."""
+    """The remaining units of every sender, and which senders have exceeded their budget."""
 
     def __init__(self) -> None:
         self.exhausted: set[str] = set()
         self._units: dict[str, tuple[float, float]] = {}  # by sender: units, and when they counted
 
     def try_spend(self, sender: str, size: int, now: float) -> bool:
-        """Return True if the sender may send this; one that has sent too much never may again."""
+        """Return True if the sender may send this; a sender that exceeds its budget is barred for good."""
         if sender in self.exhausted:
             return False
         if sender not in self._units and len(self._units) >= MAX_SENDERS:
@@ -71,7 +71,7 @@ class MessageBudget:
         return units >= 0
 
     def give_back(self, sender: str, units: int) -> None:
-        """Return units to a sender, for a message that it was asked for."""
+        """Return units to a sender for a message that was requested."""
         if sender in self._units:
             left, since = self._units[sender]
             self._units[sender] = min(BURST_UNITS, left + units), since
@@ -94,7 +94,7 @@ class ReceivedMessage:
 class ConnectionEvent:
     """A change of the connection, or a message the broker refused (``denied``), as a sentence.
 
-    ``nudge`` only wakes the owner: there is something to do outside the inbox. ``flood`` has the name
+    ``nudge`` only wakes the owner, for work outside the inbox. ``flood`` has the name
     of a sender that sent more than it may.
     """
 
@@ -105,7 +105,7 @@ class ConnectionEvent:
 class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
     """A bounded queue that never blocks the network thread.
 
-    A message that does not fit is dropped and counted. Blocking would stop the pings and so cost the
+    A message that does not fit is dropped and counted. Blocking would stop the pings and so lose the
     connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
     that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
     limited share, so that its burst does not displace the messages of others, and a budget: once it is
@@ -141,12 +141,12 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
             self.not_empty.notify()
 
     def give_back(self, sender: str, units: int) -> None:
-        """Return units of its budget to a sender, for messages that it was asked for."""
+        """Return units of its budget to a sender, for messages that were requested."""
         with self.mutex:
             self.budget.give_back(sender, units)
 
     def _is_within_budget(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
-        """Return True if the sender of a message may send it; say so once when it may not."""
+        """Return True if the sender has budget for a message; add one event when it first has none."""
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return True
         sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
@@ -228,7 +228,7 @@ class Outbox:
     def put(self, packet: OutgoingPacket, always: bool = False) -> bool:
         """Queue a packet if there is room; an empty queue always has room.
 
-        On a slow connection the same chunk is requested again while it still waits: it is sent once.
+        On a slow connection, a chunk may be requested again while it still waits; it is sent once.
         """
         cost = _compute_cost(packet)
         with self._lock:

@@ -33,7 +33,7 @@ class BlockMeasures:
     blocks: tuple[tuple[dict[str, float], ...], ...]
 
     def compute_ranks(self, measure: str) -> RankComparison | None:
-        """Compare the ranks of the series; None if some have no such measure."""
+        """Compare the ranks of the series; None if a series does not have the measure."""
         if not all(measure in measures for block in self.blocks for measures in block):
             return None
         return compare_ranks([[measures[measure] for measures in b] for b in self.blocks])
@@ -81,7 +81,7 @@ def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, 
 
 @dataclass(frozen=True)
 class RankPanel:
-    """A panel with the axis of ranks; coordinates are inches to the right and down."""
+    """A panel with an axis of ranks; coordinates are in inches from the upper left corner."""
 
     axes: Axes
     ranks: RankComparison
@@ -159,7 +159,7 @@ def draw_rank_panel(panel: RankPanel, title: str) -> None:
 
 
 def describe_friedman_test(ranks: RankComparison) -> str:
-    """Describe the result of Friedman's test, and how to read the bars."""
+    """Describe the result of Friedman's test and how to read the bars."""
     p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.2g}"
     if ranks.p >= ALPHA:
         return f"Friedman p {p}: no difference is shown"
@@ -181,7 +181,7 @@ def draw_critical_difference(panel: RankPanel) -> None:
 
 
 def draw_series_labels(panel: RankPanel, top: float) -> None:
-    """Connect each average rank to its name: the better half on the left, the others on the right."""
+    """Connect each average rank to its name: the better half on the left, the other half on the right."""
     average = panel.ranks.average_ranks
     order = sorted(range(len(average)), key=lambda i: average[i])
     half = (len(order) + 1) // 2

@@ -1,4 +1,4 @@
-"""Figures of a label distribution: heat map, bubble chart, client sizes, histograms of clients."""
+"""Figures of a federation's label distribution and of the augmented copies of FedReG."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def draw_label_distribution(distribution: LabelDistribution, kind: ChartKind = "
 
 
 def draw_histograms(figure: Figure, distribution: LabelDistribution) -> None:
-    """Draw the labels of the first clients, a panel for each, all to the same scale."""
+    """Draw the label histograms of the first clients, one panel each, on the same scale."""
     clients, classes = distribution.clients[:MAX_HISTOGRAMS], distribution.classes
     beside = min(len(clients), HISTOGRAMS_BESIDE)
     rows, width = -(-len(clients) // beside), min(5.0, max(2.4, 0.1 * len(classes)))
@@ -97,7 +97,7 @@ def draw_histograms(figure: Figure, distribution: LabelDistribution) -> None:
 
 
 def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
-    """Draw heat map, bubbles and sizes, in two rows if there is room, otherwise in three."""
+    """Draw heat map, bubbles and client sizes in two rows, or in three if there is no room."""
     width, height = compute_panel_size(distribution)
     beside = len(distribution.clients) <= MAX_CLIENTS_BESIDE
     if beside:
@@ -116,7 +116,7 @@ def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
 
 
 def compute_panel_size(distribution: LabelDistribution) -> tuple[float, float]:
-    """Return width and height of a panel of clients × classes, in inches, up to a large page."""
+    """Return width and height of a panel of clients × classes in inches, at most a large page."""
     width = min(12.0, max(4.5, 0.42 * len(distribution.clients)))
     return width, min(11.0, max(3.0, 0.27 * len(distribution.classes)))
 
@@ -125,7 +125,7 @@ def compute_panel_size(distribution: LabelDistribution) -> tuple[float, float]:
 
 
 def draw_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
-    """Draw the examples of every class (rows) and client (columns) as colours."""
+    """Draw the number of examples of every class (row) and client (column) as colours."""
     counts = distribution.label_counts.T
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max(initial=1)))
     some = np.ma.masked_equal(counts, 0)  # so that a few examples do not look like none
@@ -188,7 +188,7 @@ def choose_legend_counts(most: int) -> list[int]:
 
 
 def draw_client_sizes(axes: Axes, distribution: LabelDistribution) -> None:
-    """Draw how many examples every client has and, if it rebalances, how many it trains on."""
+    """Draw each client's number of examples and, with rebalancing, the number it trains on."""
     at, after = np.arange(len(distribution.clients)), distribution.balanced
     most, title = distribution.train_sizes.max(initial=1), "Training examples of the clients"
     if after is None:
@@ -216,7 +216,7 @@ def draw_client_sizes(axes: Axes, distribution: LabelDistribution) -> None:
 
 
 def draw_totals(axes: Axes, distribution: LabelDistribution) -> None:
-    """Draw one bar per client above its column of the heat map."""
+    """Draw each client's number of examples as a bar above its column of the heat map."""
     axes.bar(
         np.arange(len(distribution.clients)) + 0.5,
         distribution.train_sizes,
@@ -253,7 +253,7 @@ COLUMN_GAP = 0.2  # between two augmentations, as a fraction of an image
 
 
 class ClassCopies(NamedTuple):
-    """The first augmented copies of one class."""
+    """The first augmented copies of one class, and the counts of its examples and copies."""
 
     label: str
     num_examples: int  # the client's own examples of the class
@@ -262,7 +262,7 @@ class ClassCopies(NamedTuple):
 
 
 class AugmentedCopies(NamedTuple):
-    """All classes of a client that get copies."""
+    """The augmented copies of a client, for all classes that get any."""
 
     client: str
     target_rule: str
@@ -315,7 +315,7 @@ def find_most_augmented_client(federation: Federation, targets: Mapping[str, int
 
 
 def draw_augmented_copies(copies: AugmentedCopies, name: str) -> Figure:
-    """Draw one row per class: some originals, and what each augmentation makes of them."""
+    """Draw one row per class: some original images and their augmented copies."""
     columns = list(copies.classes[0].images)
     few = max(len(c.images[ORIGINAL]) for c in copies.classes)
     widths = ([1.0] * few + [COLUMN_GAP]) * len(columns)
@@ -348,7 +348,7 @@ def draw_augmented_copies(copies: AugmentedCopies, name: str) -> Figure:
 
 
 def draw_image_row(row: Sequence[Axes], images: Tensor, max_value: float) -> None:
-    """Draw images from the left; the other axes stay empty."""
+    """Draw one row of a client's example images; leave unused axes blank."""
     for axes in row:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)

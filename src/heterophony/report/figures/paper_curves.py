@@ -62,7 +62,7 @@ VERDICT_COLORS = {
 
 
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:
-    """Draw for every row of the table a hollow bar (printed) and a filled one (ours)."""
+    """Draw a hollow bar (printed) and a filled bar (ours) for every row of the table."""
     numbers, both = result.numbers, is_comparable(result)
     rows = remove_duplicates(number.row for number in numbers)
     columns, measures = (
@@ -89,7 +89,7 @@ def draw_bars(figure: Figure, result: ReproductionResult) -> None:
 def draw_bar_panel(
     axes: Axes, here: Mapping[str, ComparedNumber], rows: Sequence[str], both: bool
 ) -> None:
-    """Draw both bars of each row, from the top down, with their numbers."""
+    """Draw both bars of each row from top to bottom, with their numbers."""
     height = 0.36 if both else 0.66
     for row, number in here.items():
         at = rows.index(row)
@@ -172,7 +172,7 @@ Y_LABELS = {
 
 
 def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw G, P and the test loss of G over the rounds, where the table has them."""
+    """Draw those of G, P and the test loss of G over the rounds that the table has."""
     curves = gather_curves(runs, lambda _, events: compute_paper_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
     draw_round_panels(figure, result, curves, arrange_panels(list_columns(result), measures, 3))
@@ -194,7 +194,7 @@ def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunE
 
 
 def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw how likely each client is, how often it was selected, and G over the rounds."""
+    """Draw each client's selection probability and count, and G over the rounds."""
 
     def read_participation(run: CellRun, events: list[Event]) -> dict[str, Curve]:
         likely = run.compute_selection_probabilities(len(get_start(events)["clients"]))
@@ -217,14 +217,14 @@ def list_columns(result: ReproductionResult) -> list[str]:
 
 
 def compute_paper_curves(result: ReproductionResult, events: list[Event]) -> dict[str, Curve]:
-    """Return G and P as the paper computes them, and the test loss of G, which is pooled."""
+    """Return G and P as the paper computes them, and the pooled test loss of G."""
     curves = compute_curves(events, result.table.published.measured.clients)
     losses = compute_loss_curves(events)
     return {**{m: curves[m] for m in ACCURACY_MEASURES}, GENERIC_LOSS: losses["G"]}
 
 
 def count_selections_by_rank(events: list[Event]) -> Curve:
-    """Return (rank, times selected) of the clients, most often first; twice in a round counts twice."""
+    """Return (rank, selections) of the clients, most frequent first; twice in a round counts twice."""
     counts = Counter(dict.fromkeys(get_start(events)["clients"], 0))
     for event in select_rounds(events):
         counts.update(event.get("asked", event["clients"]))
@@ -269,7 +269,7 @@ def draw_round_panels(
 def draw_round_panel(
     axes: Axes, lines: Mapping[str, tuple[int, Sequence[Curve]]], measure: str
 ) -> None:
-    """Draw the mean over the seeds, with ± one std and its name at the end."""
+    """Draw each row's mean over the seeds, with ± one std and its name at the end."""
     drawn, ends = draw_mean_curves(axes, lines)
     axes.margins(x=0)
     set_whole_number_axis(axes.xaxis)
@@ -300,7 +300,7 @@ LETTERS_PER_INCH = 8  # of a title
 def draw_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
 ) -> Figure:
-    """Draw the kind of figure that the table asks for; only ROUND_FIGURES read the runs."""
+    """Draw the kind of figure that the table specifies; only ROUND_FIGURES read the runs."""
     kind, draws = result.table.published.figure, result.table.published.draws
     result = replace(result, numbers=[x for x in result.numbers if not draws or x.measure in draws])
     with mpl.rc_context(STYLE):
@@ -317,7 +317,7 @@ def draw_paper_figure(
 
 
 def describe_figure(result: ReproductionResult) -> list[str]:
-    """Describe the figure: title, variant and, below full scale, that its numbers are not the paper's."""
+    """Describe the figure: title, variant and, below full scale, that numbers are not comparable."""
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if experiment.variant:
@@ -335,7 +335,7 @@ def describe_figure(result: ReproductionResult) -> list[str]:
 def save_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
 ) -> None:
-    """Write ``figure.svg`` and ``figure.png``; those of a variant have its name."""
+    """Write ``figure.svg`` and ``figure.png``; a variant's file names include its name."""
     figure, variant = draw_paper_figure(result, runs), get_file_suffix(result.table.published)
     for suffix in (".svg", ".png"):
         save_figure(figure, folder / f"figure{variant}{suffix}")

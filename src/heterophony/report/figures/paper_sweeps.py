@@ -1,4 +1,4 @@
-"""Numbers of a published table over the setting that it varies: as lines, or as heat maps."""
+"""Figures of a published table over the setting that it varies, as lines or heat maps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def remove_duplicates(values: Iterable[str]) -> list[str]:
 
 
 def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
-    """Name what was run for a column of the paper, in lines that fit above a panel."""
+    """Return the title of a column's panel: what was run for it, in lines that fit."""
     label = next((x.label for x in numbers if x.column == column), column)
     return fill(label, LABEL_LETTERS)
 
@@ -136,7 +136,7 @@ def draw_setting_line(
     at: Callable[[ComparedNumber], float],
     both: bool,
 ) -> list[PointLabel]:
-    """Draw printed values dashed, ours solid with deviations; return where the name goes."""
+    """Draw printed values dashed and ours solid with deviations; return the positions of names."""
     color = PALETTE[i % len(PALETTE)]
     marker = MARKERS[i // len(PALETTE) % len(MARKERS)]
     mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
@@ -156,7 +156,7 @@ def draw_setting_line(
 
 
 def parse_setting_label(label: str) -> tuple[str, str]:
-    """Split a label into setting and value: ``E_lora = 2``, ``batch 32``."""
+    """Split a label such as ``E_lora = 2`` or ``batch 32`` into setting and value."""
     match = SETTING_PATTERN.fullmatch(label)
     return (match["name"], match["number"]) if match else ("", label)
 
@@ -167,7 +167,7 @@ def parse_setting_label(label: str) -> tuple[str, str]:
 def draw_grid(figure: Figure, result: ReproductionResult) -> None:
     """Draw heat maps of rows against the setting in the column labels.
 
-    A column ``CIFAR-10, R_c = 0.2`` belongs to the panel ``CIFAR-10``, at 0.2.
+    A column ``CIFAR-10, R_c = 0.2`` is drawn in the panel ``CIFAR-10`` at 0.2.
     """
     numbers = result.numbers
     rows, measures = (
@@ -197,7 +197,7 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
 
 
 def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
-    """Draw ours as colour and number, the printed number below it in brackets."""
+    """Draw our number with its colour, and the printed number below it in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
     texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
     draw_number_grid(axes, means, texts, fontsize=10)

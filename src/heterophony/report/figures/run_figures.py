@@ -1,4 +1,4 @@
-"""Figures of runs: curves of G and P, their trade-off, and the participation of clients."""
+"""Figures of runs: curves, trade-off, differences, participation, and images of an audit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
 
 
 def can_label_directly(runs: Sequence[Run]) -> bool:
-    """Return True if names fit beside the lines; otherwise there is a legend."""
+    """Return True if names fit beside the lines, so that no legend is needed."""
     names = list(group_by_series(runs))
     return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 
@@ -120,7 +120,7 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def draw_participation(runs: Sequence[Run]) -> Figure:
-    """Draw how often every client took part, and below it in which rounds."""
+    """Draw how often every client took part and, below, in which rounds."""
     first, *others = collect_participation(runs)
     if others:
         raise ConfigError(
@@ -158,7 +158,7 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
 
 
 def draw_participation_counts(axes: Axes, participation: ParticipationMatrix) -> None:
-    """Draw rounds per client, those without a reply on top, and the mean as a line."""
+    """Draw the rounds of each client as bars, rounds without a reply on top, and the mean as a line."""
     at, trained = np.arange(len(participation.clients)) + 0.5, participation.rounds_trained
     axes.bar(at, trained, 0.8, color=PARTICIPATION_COLORS[TRAINED], linewidth=0)
     axes.bar(
@@ -178,7 +178,7 @@ def draw_participation_counts(axes: Axes, participation: ParticipationMatrix) ->
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Save as PNG, SVG or PDF, by the suffix; the same figure gives the same bytes."""
+    """Save as PNG, SVG or PDF, chosen by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
     if kind not in FIGURE_FORMATS:
         raise ConfigError(
@@ -204,7 +204,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
     if not any(panels.values()):
         raise ConfigError(
             f"no other series has a run with the same seed and data as one of {base}:"
-            " there is no difference to draw"
+            " so there is no difference to draw"
         )
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(13, 4.8), layout="constrained")
@@ -218,7 +218,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
 
 
 def describe_lines(panels: dict[str, list[DifferenceCurve]]) -> str:
-    """Describe what the lines and bands are, and over how many seeds."""
+    """Describe the lines and bands and the number of seeds."""
     seeds = [len(curve.seeds) for curves in panels.values() for curve in curves]
     low, high = min(seeds), max(seeds)
     count = f"{low}" if low == high else f"{low} to {high}"
@@ -307,6 +307,6 @@ def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -
 
 
 def decode_pixels(encoded: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Decode to rows × columns or, for colour images, rows × columns × channels."""
+    """Decode pixels to rows × columns or, for colour images, rows × columns × channels."""
     values = np.frombuffer(base64.b64decode(encoded), np.uint8).reshape(shape)
     return values.transpose(1, 2, 0).squeeze(-1) if shape[0] == 1 else values.transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""The picture of a sweep: a line over one setting, a heat map of two, or a panel for each setting."""
+"""Figures of sweeps and tunes: a line over one setting, a heat map of two, or several panels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_SWEEP_PANELS = 3  # panels in a row
 
 
 def draw_sweep(table: SweepTable) -> Figure:
-    """Draw validation accuracy over what was varied; test accuracy without validation examples."""
+    """Draw validation accuracy over the varied settings; without validation examples, test accuracy."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
         rows = [row for row in table.rows if get_value(row, table) is not None]
@@ -48,7 +48,7 @@ def describe_measure(table: SweepTable) -> str:
 
 
 def get_value(row: SweepRow, table: SweepTable) -> MeanStd | None:
-    """Return the number that is drawn; None if the row has none."""
+    """Return the number to draw for a row; None if it has none."""
     measure = row.P if table.by == "P" else row.G
     if measure is None:
         return None
@@ -75,7 +75,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
 
 
 def place_values(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float]:
-    """Set the x axis up for these values; return where each one is drawn, by its text."""
+    """Set up the x axis for these values; return the position of each value by its text."""
     axes.set_xlabel(key)
     if not are_numbers(values):
         axes.set_xticks(range(len(values)), [str(v) for v in values])
@@ -89,7 +89,7 @@ def place_values(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float
 
 
 def draw_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
-    """Draw the accuracy over the one setting, with the deviation over seeds."""
+    """Draw the accuracy over one setting, with the deviation over seeds."""
     (key,) = table.keys
     places = place_values(axes, list_values(table, key), key)
     rising = sorted(rows, key=lambda row: places[str(row.settings[key])])
@@ -118,7 +118,7 @@ def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> Non
 
 
 def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
-    """Draw a panel for each setting: every combination is a point, the chosen one is marked."""
+    """Draw a panel for each setting, with a point for every combination; mark the chosen one."""
     wide = min(MAX_SWEEP_PANELS, len(table.keys))
     high = -(-len(table.keys) // wide)
     figure.set_size_inches(4.2 * wide, 0.6 + 3.6 * high)
@@ -160,7 +160,7 @@ def draw_tune(table: TuneTable) -> Figure:
 
 
 def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
-    """Draw the trials of one algorithm; those without a result are crosses at the bottom."""
+    """Draw the trials of one algorithm; trials without a result are crosses at the bottom."""
     values = [get_validation(row, by) for row in algorithm.trials]
     measured = {i: v for i, v in enumerate(values, 1) if v is not None}
     axes.plot(list(measured), list(measured.values()), "o", color=PALETTE[0], markersize=4)

@@ -1,4 +1,4 @@
-"""The style of figures: colours, axes, and names beside lines and points instead of a legend."""
+"""Shared parts of figures: colours, axes, panels, and names beside lines instead of a legend."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DrawnLine(NamedTuple):
 
 
 class PointLabel(NamedTuple):
-    """A point in data coordinates, and the name to write beside it."""
+    """A point in data coordinates and the name to write beside it."""
 
     name: str
     x: float
@@ -72,7 +72,7 @@ def draw_mean_curves(
 ) -> tuple[list[DrawnLine], list[PointLabel]]:
     """Draw the mean over the seeds of each series, with ± one std; return lines and their ends.
 
-    ``series`` has the place of each in the palette, and a curve for every seed.
+    ``series`` has each one's place in the palette and a curve for every seed.
     """
     lines, ends = [], []
     for name, (i, seeds) in series.items():
@@ -131,7 +131,7 @@ def create_panels(
     size: tuple[float, float],
     beside: float = 0.0,
 ) -> Iterator[tuple[Axes, tuple[str, str], bool]]:
-    """Create a panel for each pair, and say whether it is the first of its row; sizes in inches."""
+    """Yield a panel for each pair, and True if it is the first of its row; sizes are in inches."""
     wide = max(map(len, places), default=1)
     figure.set_size_inches(max(7.5, beside + wide * size[0]), 0.7 + len(places) * size[1])
     grid = figure.subplots(max(1, len(places)), wide, squeeze=False)
@@ -153,13 +153,13 @@ def set_percent_axes(axes: Axes, *directions: str) -> None:
 
 
 def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
-    """Put ticks at integers only, for rounds and clients."""
+    """Put ticks only at whole numbers, for axes of rounds and clients."""
     # with the default of two ticks, a range with one whole number in it would get fractions
     axis.set_major_locator(MaxNLocator(about, integer=True, min_n_ticks=1))
 
 
 def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
-    """Label every tick by name, or every n-th if there is no room for more."""
+    """Label every tick with its name, or every n-th tick if there is no room for all."""
     plain = map(clean_line, names)
     short = [name if len(name) <= 16 else f"{name[:15]}…" for name in plain]
     longest = max(map(len, short), default=1)
@@ -195,7 +195,7 @@ def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
 
 
 def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
-    """Write the name of each point on the side that has room, apart from all other names."""
+    """Write the name of each point on a side with room, without overlap with other names."""
     axes.autoscale_view()  # before it, the positions are not known
     to_axes = axes.transData + axes.transAxes.inverted()
     rising = sorted(points, key=lambda p: p.y)
@@ -235,7 +235,7 @@ def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
 
 
 def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
-    """Return the height of a cluster's lowest name, inside the panel if the cluster fits."""
+    """Return the height of a cluster's lowest name, so that the cluster is inside the panel if it fits."""
     length = gap * (len(cluster) - 1)
     return max(0.0, min(sum(cluster) / len(cluster) - length / 2, 1.0 - length))
 
@@ -249,7 +249,7 @@ STRIPE_WIDTHS = 5.0  # length of a stripe, in widths of the line
 
 
 class Stretch(NamedTuple):
-    """Where the same lines coincide: their positions, and the first and last x."""
+    """A stretch where lines coincide: their indices, and the first and last x."""
 
     members: tuple[int, ...]
     first: float
@@ -257,7 +257,7 @@ class Stretch(NamedTuple):
 
 
 def draw_stripes(axes: Axes, lines: Sequence[DrawnLine], linewidth: float) -> None:
-    """Draw stripes where lines coincide; the last of them is on top already."""
+    """Draw stripes where lines coincide; the last line is already on top."""
     low, high = axes.get_ylim()
     for members, first, last in find_coinciding(lines, COINCIDING_FRACTION * (high - low)):
         for i, line in enumerate(lines[m] for m in members[:-1]):
@@ -275,7 +275,7 @@ def draw_stripes(axes: Axes, lines: Sequence[DrawnLine], linewidth: float) -> No
 
 
 def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
-    """Find where lines that were measured at the same x are nearer than this, and for how long."""
+    """Find the stretches where lines measured at the same x are nearer than ``near``."""
     segments: dict[tuple[float, float], list[tuple[int, float, float]]] = {}
     for k, line in enumerate(lines):
         points = list(zip(line.x, line.y, strict=True))
@@ -294,7 +294,7 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
 def group_near(
     segments: Sequence[tuple[int, float, float]], near: float
 ) -> Iterator[tuple[int, ...]]:
-    """Group segments with the same ends on the x axis by their heights; only groups of several."""
+    """Yield groups of several segments with the same ends on the x axis and nearly equal heights."""
     groups: list[list[tuple[int, float, float]]] = []
     for own in segments:
         for group in groups:

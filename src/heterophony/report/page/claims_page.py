@@ -67,7 +67,7 @@ EXPLANATION = (
 
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims as Markdown, or those of a table: decided findings first, then every table."""
+    """Format all claims, or those of one table, as Markdown: decided findings first, then every table."""
     blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
@@ -82,7 +82,7 @@ def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = 
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
-    """Yield the claims of each table, with its title."""
+    """Yield each table's title and claims."""
     names = dict.fromkeys(one.claim.table.name for one in found)
     for name in names:
         group = [one for one in found if one.claim.table.name == name]
@@ -110,7 +110,7 @@ details { margin: .3rem .6rem; } summary { cursor: pointer; }
 
 
 def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims, or those of a table, as a page that needs no other file."""
+    """Format all claims, or those of one table, as a self-contained HTML page."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
         f"<p><strong>{escape(count_findings(found))}.</strong></p>",
@@ -131,7 +131,7 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
 
 
 def format_html_paragraph(text: str) -> str:
-    """Format a paragraph of Markdown that has nothing but emphasis and code."""
+    """Format a Markdown paragraph as HTML; only emphasis and code are supported."""
     marked = EMPHASIS.sub(r"<em>\1</em>", escape_html_text(text))
     return f"<p>{marked}</p>"
 
@@ -140,7 +140,7 @@ FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
 
 
 def save_claims(found: Sequence[FindingVerdict], path: Path, table: str | None = None) -> None:
-    """Write the page of all claims, or of those of a table, in the format of its suffix."""
+    """Write the page of all claims, or of one table's, in the format of the path's suffix."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"-o {path}: must end in {' or '.join(FORMATS)}")
     write_atomically(path, FORMATS[path.suffix](found, table).encode())

@@ -1,4 +1,4 @@
-"""The HTML page of runs: one self-contained file that works offline and is safe against its data."""
+"""HTML pages of runs, labels and leaderboards: self-contained, and safe against their data."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def render_page(
 
 
 def build_security_policy(css: str, js: str, live: bool) -> str:
-    """Allow exactly this style and this script, and a live page its own server."""
+    """Return a policy that allows only this style and script and, for a live page, its own server."""
     own = f"default-src 'none'; style-src '{compute_csp_hash(css)}'; script-src '{compute_csp_hash(js)}'"
     return f"{own}; connect-src 'self'" if live else own
 
@@ -97,7 +97,7 @@ def read_asset(name: str) -> str:
 
 
 def compute_csp_hash(text: str) -> str:
-    """Hash an inline script or style as a content security policy names it."""
+    """Return the hash of an inline script or style in the form of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -107,7 +107,7 @@ def write_label_page(distribution: LabelDistribution, path: Path) -> None:
 
 
 def render_label_page(distribution: LabelDistribution) -> str:
-    """Render the page as text. It draws with the same script as the report page."""
+    """Render the page as text; it uses the same drawing script as the report page."""
     return render_page(
         "label_page.html",
         ("label_page.js", *DRAWING_SCRIPTS),
@@ -130,7 +130,7 @@ def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
 
 
 def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, Any]]]:
-    """Build one bar per client of its own examples and, if the algorithm rebalances, one of those after."""
+    """Build a bar of each client's own examples and, with rebalancing, one of the balanced set."""
 
     def build_layer(colour: str, label: str, values: Any) -> dict[str, Any]:
         return {"colour": colour, "label": label, "values": values.tolist()}

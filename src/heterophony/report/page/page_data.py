@@ -1,4 +1,4 @@
-"""The data of the report page: every number and name that its script draws."""
+"""The data of the report page: all numbers and names that its script draws."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
 
 
 def list_student_factors(seeds: int) -> list[float]:
-    """List the factors of 95 % intervals of a mean, of 1, 2, … values; of one there is none: 0."""
+    """List the factors for 95 % intervals of the mean of 1, 2, … values; the factor for one is 0."""
     return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
@@ -109,7 +109,7 @@ def build_statistics_section(rows: Sequence[ComparisonRow]) -> Json | None:
 
 
 def format_score(runs: Sequence[Run]) -> str:
-    """Name what G and P are: accuracy, or the score of another task."""
+    """Return the name of the score of G and P: accuracy, or the score of another task."""
     return " or ".join(
         dict.fromkeys(SCORES.get(r.start.get("task", "classification"), "score") for r in runs)
     )
@@ -127,7 +127,7 @@ def format_title(runs: Sequence[Run]) -> str:
 
 
 def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
-    """Summarise the page: what is compared, and which series leads in G or P beyond chance."""
+    """Summarise the page: what is compared and which series leads in G or P beyond chance."""
     sizes = [
         format_count([len(r.start["clients"]) for r in runs], "clients"),
         format_count([r.start["rounds"] for r in runs], "rounds"),
@@ -137,7 +137,7 @@ def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
 
 
 def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
-    """Describe who leads in G or P over the last ten evaluations, or why nobody can be said to."""
+    """Describe which series leads in G or P over the last ten evaluations, or why none does."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
         for row in rows:
@@ -152,7 +152,7 @@ def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
 
 
 def format_count(numbers: Sequence[int], word: str) -> str:
-    """Format a range with its noun: ``20 clients``, ``10–20 clients``, ``1 seed``."""
+    """Format a range with its noun, as in ``20 clients``, ``10–20 clients`` or ``1 seed``."""
     low, high = min(numbers), max(numbers)
     span = f"{low}–{high}" if low < high else f"{low}"
     return f"{span} {word.removesuffix('s') if high == 1 else word}"
@@ -175,7 +175,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
 
 
 def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
-    """Collect the data of one run: its result.json, with clients as columns of counts, not objects."""
+    """Collect the data of one run: its result.json, with clients as columns of counts."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
@@ -196,7 +196,7 @@ def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
 
 
 def build_label_distribution_section(run: Run, several: bool) -> Json:
-    """Collect the training examples per client and class in the first run's federation."""
+    """Collect the training examples per client and class in the run's federation."""
     start = run.start
     return {
         "run": run.label if several else "",
@@ -208,7 +208,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_confusion_section(runs: Sequence[Run]) -> Json | None:
-    """Collect the confusions of the first run of every series that has them; None without any."""
+    """Collect the confusion counts of every series' first run that has them; None if no run has."""
     found = []
     for name, group in group_by_series(runs).items():
         start, last = group[0].start, find_last_evaluation(group[0].events)

@@ -31,7 +31,7 @@ FolderStamp = tuple[FileStamp, ...]
 
 @dataclass(frozen=True)
 class RunListEntry:
-    """A run folder, or a folder of run folders; its name is the path below the dashboard's folder."""
+    """A run folder or a folder of run folders, named by its path below the dashboard's folder."""
 
     name: str
     runs: tuple[Path, ...]
@@ -45,12 +45,12 @@ class RunListEntry:
 
 
 def stamp_folder(run: Path) -> FolderStamp:
-    """Return stamps that change when the run folder changes; read nothing."""
+    """Return stamps that change when the run folder changes, without reading its files."""
     return tuple(stamp_file(run / name) for name in (EVENTS_FILE, CONFIG_FILE, RESULT_FILE))
 
 
 def stamp_file(path: Path) -> FileStamp:
-    """Size, modification time and inode of a file; None if there is none."""
+    """Return size, modification time and inode of a file; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -59,7 +59,7 @@ def stamp_file(path: Path) -> FileStamp:
 
 
 def list_entries(folder: Path) -> list[RunListEntry]:
-    """List every entry below a folder, newest first; the runs of a folder follow it."""
+    """List all entries below a folder, newest first; a folder is followed by its runs."""
     groups = sorted(
         find_entry_groups(folder, "", MAX_DEPTH), key=lambda group: -group[0].last_changed
     )
@@ -89,7 +89,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def list_subfolders(folder: Path) -> list[Path]:
-    """List visible subfolders by name. Links are not followed, so a search cannot run in circles."""
+    """List visible subfolders by name; links are not followed, so a search cannot run in circles."""
     try:
         with os.scandir(folder) as children:
             names = [e.name for e in children if e.is_dir(follow_symlinks=False)]
@@ -103,14 +103,14 @@ def list_subfolders(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """What the list shows of one run."""
+    """The data of one run in the list."""
 
     progress: RunProgress
     overview: RunOverview
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it has begun and can still go on."""
+        """True if the run has begun and can still continue."""
         return self.progress.state not in ("finished", "damaged", "unreadable")
 
 
@@ -125,7 +125,7 @@ def read_listed_run(run: Path) -> ListedRun:
 
 
 def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
-    """Find the runs that a process works on."""
+    """Return the runs on which a process is working."""
     unfinished = {run: listed for run, listed in runs.items() if listed.is_unfinished}
     locks = read_held_locks() if unfinished else set()
     return frozenset(r for r, own in unfinished.items() if is_running(r, own.overview, locks, now))

@@ -37,7 +37,7 @@ def count_curve_points(runs: Sequence[Run]) -> int:
 
 
 def has_unequal_clients(run: Run) -> bool:
-    """Return True if test sets differ in size, so that the mean over clients is not the pooled accuracy."""
+    """Return True if test sets differ in size, so that the mean over clients differs from pooled accuracy."""
     return len({n for n in run.start["test"] if n}) > 1
 
 
@@ -84,7 +84,7 @@ def thin_curves(run: Run, points: int) -> Curves:
 
 
 def thin_curve(curve: Curve, points: int) -> list[list[float]]:
-    """Keep at most ``points`` evenly spaced points, always the last one, rounded to five digits."""
+    """Keep at most ``points`` evenly spaced points, including the last one; round to five digits."""
     kept = curve[:: -compute_stride(len(curve), points)]
     return [[t, round(v, 5)] for t, v in reversed(kept)]
 
@@ -99,7 +99,7 @@ def build_client_mean_table(
 ) -> ResultTable | None:
     """Build the table of G and P of the last ten evaluations, pooled and as the mean over clients.
 
-    None if both are the same, because all clients have equally many test examples.
+    None if both are equal because all clients have the same number of test examples.
     """
     if not any(map(has_unequal_clients, runs)):
         return None
@@ -178,7 +178,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
-    """Find the largest ε of the series after every round, counted from 1; leave out unbounded ones."""
+    """Return the series' largest ε after every round, counted from 1; leave out unbounded values."""
     found: dict[int, float] = {}
     for run in group:
         for event in select_rounds(run.events):
@@ -194,7 +194,7 @@ def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
 
 
 def format_protection(settings: Mapping[str, Any]) -> str:
-    """Write ``top_k (ratio 0.1)``."""
+    """Format a protection, as in ``top_k (ratio 0.1)``."""
     given = {k: v for k, v in settings.items() if k != "kind" and v not in ({}, "server")}
     values = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()]
     return f"{settings['kind']} ({', '.join(values)})" if values else str(settings["kind"])
@@ -205,7 +205,7 @@ MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Build the section of the audit that these runs belong to; None if they belong to none."""
+    """Build the section of these runs' audit; None if they do not belong to one."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     audited = [f for f in folders if (f / "audit.json").is_file()]
     return read_audit_section(audited[0]) if audited else None
@@ -245,7 +245,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
-    """Choose the round of each algorithm whose images are shown: the last, or at the lowest level."""
+    """Choose the round whose images are shown, by algorithm: the last, or that of the lowest level."""
     matched = collect_matched_rounds(records)
     levels, last = list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
@@ -253,7 +253,7 @@ def choose_shown_rounds(
 
 
 def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
-    """Describe when the shown images were attacked: ``after 10 rounds``, or ``at loss 0.5``."""
+    """Describe when the shown images were attacked, as in ``after 10 rounds`` or ``at loss 0.5``."""
     levels = list_common_levels(collect_matched_rounds(records))
     if levels:
         return f"at loss {levels[-1]:g}"
@@ -268,7 +268,7 @@ def build_thumbnail(r: AuditRecord) -> dict[str, str]:
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """Return images of the last round or level, one of each client first; columns; and attacks by key."""
+    """Return the images of the last round or level, one per client first, the columns, and the attacks."""
     start, attacks = records[0], collect_attacks(records)
     shown = choose_shown_rounds(records, attacks)
     by_key = {

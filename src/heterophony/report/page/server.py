@@ -1,4 +1,4 @@
-"""The server of the dashboard, and the thread that polls the folder for all open pages."""
+"""The dashboard's web server, and the thread that polls the folder for all open pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a sign 
 
 
 class ViewWatcher:
-    """Polls only views that a page subscribed to, and sends only the parts that changed."""
+    """Polls the views to which pages have subscribed and sends the parts that changed."""
 
     def __init__(self, view_loader: ViewLoader, limit: int) -> None:
         self.view_loader, self.limit = view_loader, limit
@@ -157,7 +157,7 @@ def open_dashboard(root: Path, port: int | None) -> Dashboard:
 
 
 class DashboardRequestHandler(BaseHTTPRequestHandler):
-    """Answers one request: ``/`` is the page, ``/events`` its stream; there is nothing else."""
+    """Answers one request: ``/`` is the page, ``/events`` its stream; any other path is an error."""
 
     server: Dashboard
     server_version, sys_version = "heterophony", ""
@@ -241,10 +241,10 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send the base class's errors without repeating the request."""
+        """Send an error as the base class does, but without repeating the request."""
         unknown = code == HTTPStatus.NOT_IMPLEMENTED  # any method but GET and HEAD
         status = HTTPStatus.METHOD_NOT_ALLOWED if unknown else HTTPStatus(code)
         self._send_text(status, status.phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log no requests: open pages send many."""
+        """Suppress the log of requests, because open pages send many."""

@@ -1,4 +1,4 @@
-"""Views of a folder for the dashboard: a comparison of runs, or the list of all runs."""
+"""The dashboard's views of a folder: a comparison of runs, or the list of all runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DeviceTables = dict[Path, tuple[FileStamp, DeviceTable]]
 
 @dataclass(frozen=True)
 class View:
-    """A comparison (runs) or a run list (rows), and a note about what cannot be shown."""
+    """A comparison (``runs``) or a run list (``rows``), and a note about what cannot be shown."""
 
     name: str
     note: str
@@ -69,7 +69,7 @@ class View:
 
 
 class ViewLoader:
-    """Loads views of a folder and never writes to it. Only names that were found in it can be loaded."""
+    """Loads views of a folder without writing to it; only names that were found in it can be loaded."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -135,14 +135,14 @@ class ViewLoader:
 
 
 def list_run_folders(folder: Path) -> list[Path]:
-    """Return the folder itself if it is a run or gone, otherwise the runs in it."""
+    """Return the folder itself if it is a run or does not exist, otherwise the runs in it."""
     if (folder / CONFIG_FILE).is_file() or not folder.is_dir():
         return [folder]
     return list_member_runs(folder)
 
 
 def build_comparison_view(title: str, folders: Iterable[Path], old: View | None) -> View:
-    """Compare these runs; the note names those that cannot be shown."""
+    """Build the comparison of these runs; the note names runs that cannot be shown."""
     contents = read_changed_folders(folders, old, load_run_or_reason)
     devices = read_changed_devices(contents, old)
     same = old and old.folder_contents and list_stamps(contents) == list_stamps(old.folder_contents)
@@ -196,7 +196,7 @@ def create_view(name: str, note: str, **fields: Any) -> View:
 
 
 def load_run_or_reason(folder: Path) -> Run | str:
-    """Load a run, or say why it cannot be shown; a half-written file may raise any error."""
+    """Load a run or return why it cannot be shown; a half-written file may raise any error."""
     events = stamp_folder(folder)[0]
     if not events or not events[0]:
         return "has not begun yet"
@@ -222,7 +222,7 @@ def describe_error(error: Exception) -> str:
 def read_changed_folders(
     folders: Iterable[Path], old: View | None, read: Callable[[Path], Any]
 ) -> FolderContents:
-    """Return the content of each folder; only folders that changed are read again."""
+    """Return the content of each folder; read only changed folders again."""
     before, out = old.folder_contents if old else {}, {}
     for folder in folders:
         # stamp before reading: a change in between is then noticed at the next read
@@ -232,7 +232,7 @@ def read_changed_folders(
 
 
 def read_changed_devices(folders: Iterable[Path], old: View | None) -> DeviceTables:
-    """Return the devices of those runs that have any; only files that changed are read again."""
+    """Return the boards of the runs that have any; read only changed files again."""
     before, out = old.devices if old else {}, {}
     for folder in folders:
         stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)

@@ -1,4 +1,4 @@
-"""What runs on a board: sent over SSH with every call, and using Python's own library alone.
+"""Code that runs on a board: sent over SSH with every call, it needs only the standard library.
 
-Nothing of it is installed there. Functions take JSON and return JSON; `files` receives bytes too.
+None of it is installed there. Functions take and return JSON; ``receive_files`` also takes bytes.
 """

@@ -1,4 +1,4 @@
-"""What fleet does on a board with files: facts, copies, the environment and the enrolment."""
+"""Actions on a board's files: facts, copies, the Python environment and the enrolment."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ProblemError(Exception):
-    """What is wrong on the board, in one line."""
+    """A problem on the board, described in one line."""
 
 
 def describe_os_error(error: OSError) -> str:
-    """Describe a failed file operation; name a full disk."""
+    """Describe a failed file operation in words; recognise a full disk."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL_DISK:
         return f"its disk is full{where}"
@@ -34,7 +34,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def read_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides whether the board can take part."""
+    """Return the facts that decide whether the board can take part."""
     home = Path.home()
     folder = home / request["folder"]
     existing = next(p for p in (folder, *folder.parents) if p.exists())
@@ -58,7 +58,7 @@ def read_facts(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_memory() -> dict[str, int]:
-    """Return total and available bytes."""
+    """Return the total and available memory in bytes."""
     found = {"MemTotal": 0, "MemAvailable": 0}
     for line in Path("/proc/meminfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -68,7 +68,7 @@ def read_memory() -> dict[str, int]:
 
 
 def read_temperature() -> float | None:
-    """Return the highest temperature of the board's zones in °C; None if it tells none."""
+    """Return the highest temperature of the board's zones in °C; None if it has no sensor."""
     found = []
     for zone in Path("/sys/class/thermal").glob("thermal_zone*/temp"):
         try:
@@ -110,9 +110,9 @@ def digest_file(path: Path) -> str:
 
 
 def receive_files(request: dict[str, Any]) -> dict[str, Any]:
-    """Write the files that follow on the input: one after the other, each with its size.
+    """Write the files that follow on standard input, one after another, each of its given size.
 
-    In folders of ``only``, files that are not named are deleted first.
+    In the folders of ``only``, files that are not named are deleted first.
     """
     root = Path.home() / request["folder"]
     root.mkdir(parents=True, exist_ok=True)
@@ -130,13 +130,13 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_others(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
-    """Return the files in these folders that are not to be kept."""
+    """Return the files in these folders that are not in ``keep``."""
     found = [path for folder in folders for path in sorted((root / folder).glob("*"))]
     return [p for p in found if p.is_file() and str(p.relative_to(root)) not in keep]
 
 
 def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:
-    """Write one file under another name, check it, and rename it."""
+    """Write one file under a temporary name, check it and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.new")
     digest = hashlib.sha256()
@@ -159,7 +159,7 @@ def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:
 
 
 def read_files(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the last bytes of these files as text; what does not exist is left out."""
+    """Return the last bytes of these files as text; leave out files that do not exist."""
     root = Path.home() / request["folder"]
     found = {}
     for name in request["files"]:
@@ -186,7 +186,7 @@ def describe_enrolment(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def change_address(request: dict[str, Any]) -> dict[str, Any]:
-    """Write another address of the broker into the enrolment; the key stays on the board."""
+    """Replace the broker's address in the enrolment; the key stays on the board."""
     path = Path.home() / request["folder"] / FILE
     text = re.sub(r"(?m)^port = .*$", f"port = {int(request['port'])}", path.read_text())
     address = request["address"].replace("\\", "").replace('"', "")
@@ -202,13 +202,13 @@ MARKER = "installed.json"  # what was installed last, in the folder of the envir
 
 
 def describe_environment(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``install`` wrote down last; an empty text if the environment is not there."""
+    """Return the record that ``install`` wrote last; empty if the environment is missing."""
     root = Path.home() / request["folder"]
     return {"marker": read_marker(root) if locate_python(root).exists() else ""}
 
 
 def list_versions(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the packages of the environment that this Python is of."""
+    """Return the packages in this Python's environment."""
     from importlib.metadata import distributions  # slow to import, and most calls do not need it
 
     found = {d.metadata["Name"] or "": d.version for d in distributions()}
@@ -216,7 +216,7 @@ def list_versions(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_python(root: Path) -> Path:
-    """Return the interpreter that runs heterophony: this one, if it is of an environment."""
+    """Return the interpreter for heterophony: this one if it is in an environment."""
     return Path(sys.executable) if sys.prefix != sys.base_prefix else root / "venv/bin/python"
 
 
@@ -228,7 +228,7 @@ def read_marker(root: Path) -> str:
 
 
 def install(request: dict[str, Any]) -> dict[str, Any]:
-    """Make the environment from the wheels in the folder, or unpack our code beside a given one."""
+    """Create the environment from the copied wheels, or unpack our code beside a given one."""
     root = Path.home() / request["folder"]
     (root / MARKER).unlink(missing_ok=True)
     if sys.prefix != sys.base_prefix:
@@ -249,7 +249,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack_code(root: Path, wheel: str) -> None:
-    """Unpack our wheel, which is pure Python, where only our process looks for it."""
+    """Unpack our pure-Python wheel into a folder that only our process imports from."""
     import zipfile  # slow to import, and most calls do not need it
 
     shutil.rmtree(root / "code", ignore_errors=True)
@@ -258,7 +258,7 @@ def unpack_code(root: Path, wheel: str) -> None:
 
 
 def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
-    """Install with the pip that was copied: Debian's Python may have none, and no ensurepip."""
+    """Install with the copied pip, because Debian's Python may lack both pip and ensurepip."""
     wheels = root / "wheels"
     if not (root / "venv/bin/python").exists():
         run([sys.executable, "-P", "-m", "venv", "--without-pip", str(root / "venv")], "venv")
@@ -278,13 +278,13 @@ def run(words: list[str], what: str) -> None:
 
 
 def last_line(text: str) -> str:
-    """Return the line that says most: pip's errors come before its hints."""
+    """Return the most informative line: pip prints its errors before its hints."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "OSError", "error"))]
     return (errors or lines or ["it printed nothing"])[-1][:300]
 
 
 def make_environment(root: Path) -> dict[str, str]:
-    """Return the environment of our process."""
+    """Return the environment variables of our process."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return {**kept, "PYTHONPATH": str(root / "code"), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -1,4 +1,4 @@
-"""What a board is asked to do, and heterophony as a process on it: a systemd unit, or started by a shell."""
+"""Run heterophony on a board, in a systemd unit or a shell, and answer requests of fleet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stop_unit(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the same facts as for a plain process."""
+    """Return the same facts as ``read_status`` does for a plain process."""
     name = locate_unit(request["unit"]).name
     shown = ["show", name, "--property=ActiveState,MainPID,ExecMainStatus"]
     done = subprocess.run(
@@ -80,7 +80,7 @@ def control(*words: str, check: bool = True) -> int:
 
 
 def env() -> dict[str, str]:
-    """Return our variables with the one by which systemctl finds the user's systemd over SSH."""
+    """Return our environment variables plus the one that systemctl needs over SSH."""
     return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 
@@ -92,7 +92,7 @@ WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start heterophony, unless it runs with the same words; with others, stop it first."""
+    """Start heterophony unless it runs with the same arguments; if they differ, stop it first."""
     root = Path.home() / request["folder"]
     words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
     record = find_running(root)
@@ -121,7 +121,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_running(root: Path) -> dict[str, Any] | None:
-    """Return the record of the process that runs; a process id alone is never believed."""
+    """Return the record of the running process; its birth is checked too, as ids are reused."""
     try:
         record: dict[str, Any] = json.loads((root / RECORD).read_text())
         # a group of 0 or 1 would be this one, or all processes of the board
@@ -132,7 +132,7 @@ def find_running(root: Path) -> dict[str, Any] | None:
 
 
 def read_birth(pid: int) -> str:
-    """Return when a process began: this start of the system, and clock ticks since."""
+    """Return when a process started: the id of the system's boot, and clock ticks since then."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if fields[0] in "ZX":
@@ -149,7 +149,7 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_process(record: dict[str, Any]) -> None:
-    """End the shell and heterophony, first in order, then by force."""
+    """Stop the shell and heterophony, first with a signal they can handle, then by force."""
     for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
         with suppress(ProcessLookupError):
             os.killpg(record["pid"], number)
@@ -162,7 +162,7 @@ def stop_process(record: dict[str, Any]) -> None:
 
 
 def group_exists(group: int) -> bool:
-    """Return True if any process of the group is alive; ended ones may wait for their parent."""
+    """Return True if any process of the group is alive; zombies do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -172,7 +172,7 @@ def group_exists(group: int) -> bool:
 
 
 def read_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return whether heterophony runs, its exit code if it has ended, and its last line."""
+    """Return if heterophony runs, its exit code if it has ended, and its last line of output."""
     root = Path.home() / request["folder"]
     record = find_running(root)
     code = None
@@ -220,7 +220,7 @@ ACTIONS = {
 
 
 def main() -> None:
-    """Print ``{"answer": …}``, or ``{"problem": …}`` in one line."""
+    """Do the requested action; print ``{"answer": …}`` or ``{"problem": …}`` in one line."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     try:
         answer: dict[str, Any] = {"answer": ACTIONS[request["action"]](request)}
