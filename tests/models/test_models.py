@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
 from heterophony.core.net import Net
 from heterophony.core.randomness import seeded
 from heterophony.core.split import split
-from heterophony.core.tensors import weights
+from heterophony.core.tensors import Tensors, weights
 from heterophony.models import MODEL_DESCRIPTIONS, get_model_builder
+from heterophony.studies.spec import RunSpec
 
 CIFAR, GREY, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
 SEQUENCES = ("charlstm", "text_tiny", "tokenlstm")
@@ -102,6 +104,37 @@ def test_mlp_takes_any_shape():
 )
 def test_transformers_have_exactly_these_parameters(name, shape, count):
     assert size(get_model_builder(name)(shape, 10 if len(shape) == 3 else 4, 1)) == count
+
+
+def build_with(*settings: str) -> Net:
+    words = ["data.name=photos", "data.clients=2", *settings]
+    spec = RunSpec(read_config(None, words)).load_data()
+    return spec.build_plan().template
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("resnet8", 1_235_274), ("resnet8_small", 79_962), ("resnet10_small", 310_746)],
+)
+def test_group_norm_replaces_every_batch_norm(name, count):
+    net = build_with(f"model.name={name}", "model.norm=group")
+    plain = build_with(f"model.name={name}")
+    assert size(net) == size(plain) == count
+    assert not [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert not dict(net.named_buffers())
+    for key, value in net.state_dict().items():  # nothing else is drawn in another way
+        assert torch.equal(value, plain.state_dict()[key]), key
+
+
+def test_group_norm_is_that_of_resnet18_group():
+    known = build_with("model.name=resnet18_group")
+    found = build_with("model.name=resnet18", "model.norm=group")
+    assert Tensors(found.state_dict()).digest() == Tensors(known.state_dict()).digest()
+
+
+def test_a_net_without_batch_norm_has_no_other_normalisation():
+    with pytest.raises(ConfigError, match=r"^model\.norm: the model has no BatchNorm to replace"):
+        build_with("model.name=convnet", "model.norm=group")
 
 
 def test_padding_does_not_change_what_text_tiny_computes():

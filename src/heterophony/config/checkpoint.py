@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..core.adapters import Adapter, build_adapter
 from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
 from ..core.errors import CodecError, ConfigError
@@ -26,6 +28,26 @@ def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callabl
     build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
     build_with_weights()  # so that a mistake is reported here, not by a worker
     return build_with_weights
+
+
+NORM_GROUPS = 2  # as in ``resnet18_group``
+
+
+def use_group_norm(build: Callable[[], Net]) -> Callable[[], Net]:
+    """Return a builder of the same net with GroupNorm; raise ConfigError if it has no BatchNorm."""
+    if not any(isinstance(m, nn.BatchNorm2d) for m in build().modules()):
+        raise ConfigError("model.norm: the model has no BatchNorm to replace; leave it out")
+    return partial(build_with_group_norm, build)
+
+
+def build_with_group_norm(build: Callable[[], Net]) -> Net:
+    """Build a net and replace each BatchNorm; no number is drawn for it."""
+    net = build()
+    for path, layer in list(net.named_modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            parent, _, name = path.rpartition(".")
+            setattr(net.get_submodule(parent), name, nn.GroupNorm(NORM_GROUPS, layer.num_features))
+    return net
 
 
 def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:

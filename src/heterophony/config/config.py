@@ -33,7 +33,7 @@ from ..population.availability import Speeds
 from ..population.participation import Participation, Poisson, RandomParticipation
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts
-from .checkpoint import add_adapter, begin_with_checkpoint
+from .checkpoint import add_adapter, begin_with_checkpoint, use_group_norm
 from .nets import ClientNets, check_allowed, check_nets, choose_nets, name_clients
 from .sections import (
     AggregationSection,
@@ -193,6 +193,8 @@ class Config:
             built = dict(nets.builders)
             for name in built:
                 self.try_net(name, built[name], federation)
+        if self.model.norm == "group":
+            built = {name: use_group_norm(build) for name, build in built.items()}
         start = partial(begin_with_checkpoint, path=self.model.init)
         return {
             name: add_adapter(start(build), self.model.adapter) for name, build in built.items()
@@ -265,7 +267,7 @@ class Config:
         objects = objects or {}
         sections: dict[str, dict[str, Any]] = {
             "data": self.describe_data("data" in objects),
-            "model": asdict(self.model),
+            "model": self.describe_model(),
             "algorithm": {"name": self.algorithm_name, **asdict(self.algorithm)},
             "training": self.training.to_settings(),
             "participation": {}
@@ -301,6 +303,13 @@ class Config:
             del section["task"]
         if self.data.seed == self.top.seed:
             section.pop("seed", None)
+        return section
+
+    def describe_model(self) -> dict[str, Any]:
+        """Return the section [model]."""
+        section = asdict(self.model)
+        if self.model.norm == "batch":
+            del section["norm"]
         return section
 
     def describe_engine(self) -> dict[str, Any]:

@@ -190,6 +190,9 @@ class ModelSection:
     buffers: Literal["local", "average"] = setting(
         "local", "running statistics are personal, or shared and averaged"
     )
+    norm: Literal["batch", "group"] = setting(
+        "batch", "normalisation: batch, as in the model, or GroupNorm in place of each BatchNorm"
+    )
     init: str | None = setting(None, "checkpoint (.safetensors) of initial weights")
     adapter: dict[str, Any] | None = setting(
         None, "train only an adapter and the head: {kind = 'lora', rank = 8, alpha = 16}"
