@@ -101,13 +101,13 @@ def find_best_row(table, measure: str, column: str) -> str | None:
     [
         ("fedreb-table5-5-cifar10", "5 of 20, alpha 0.5: G of FedRoD is above all others", 8),
         ("fedreb-table5-6-fmnist", "5 of 20, alpha 0.1: P of FedPer is above all others", 8),
-        ("fedreb-table5-5-cifar10", "20 of 100: FedReb's common model loses least", 8),
+        ("fedreb-table5-5-cifar10", "20 of 100: FedReb's generic model loses least", 8),
         ("fedreb-table5-6-fmnist", "FedReb's personal models lose least from 5 of 20", 16),
         ("feddecomp-table2", "CIFAR-100: the best ranks are R_l = 0.4 and R_c = 0.8", 24),
         ("feddecomp-table2", "Tiny ImageNet: the best low rank is above full rank", 1),
         ("pfakd-table1-main", "CIFAR-100: with more local epochs PFAKD loses least of all", 5),
         ("fedavg2rep-table3-heterogeneity", "50 classes per client are worse than 10", 3),
-        ("fedavg2rep-table4-hybrid", "FedRep's common model gets worse with more local steps", 6),
+        ("fedavg2rep-table4-hybrid", "FedRep's generic model gets worse with more local steps", 6),
     ],
 )
 def test_what_falls_or_rises_with_what_is_claimed(table, says, comparisons):
@@ -169,7 +169,7 @@ def test_a_claim_and_all_its_parts_are_one_finding():
     assert lowest.id == "feddecomp-table7: FedDecomp has the lowest maximum"
     assert (len(lowest.claims), lowest.comparisons) == (4, 3)
     # a part that leaves something out is a finding of its own
-    better = "fedreg-table2-sota: Fashion-MNIST: FedReG's common model is better than FedAvg's"
+    better = "fedreg-table2-sota: Fashion-MNIST: FedReG's generic model is better than FedAvg's"
     assert len(by_claim[better].claims) == 1
 
 
