@@ -198,8 +198,8 @@ def test_bad_settings_are_clear():
     for settings, message in (
         ({}, "noise: set either noise or epsilon"),
         ({"noise": 1.0, "epsilon": 1.0}, "noise: set either noise or epsilon"),
-        ({"noise": 1.0, "clip": float("inf")}, "clip: must be finite where noise is added"),
-        ({"epsilon": 1.0, "budget": 2.0}, "budget: not with epsilon"),
+        ({"noise": 1.0, "clip": float("inf")}, "clip: must be finite if noise is added"),
+        ({"epsilon": 1.0, "budget": 2.0}, "budget: cannot be combined with epsilon"),
     ):
         with pytest.raises(ConfigError, match=message):
             hp.ClientDP(**settings)

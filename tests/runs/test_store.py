@@ -101,7 +101,7 @@ def test_disk_trouble_becomes_one_line_with_the_path():
     with pytest.raises(StorageError) as caught, translate_disk_errors(Path("some/where")):
         raise PermissionError(13, "Permission denied")
     assert str(caught.value).startswith("cannot use some/where: Permission denied; ")
-    assert "committed before is intact" in str(caught.value)
+    assert "committed rounds are intact" in str(caught.value)
     with pytest.raises(StorageError, match="odd"), translate_disk_errors(Path("x")):
         raise OSError("odd")
 

@@ -81,7 +81,7 @@ class Compression(Protection):
             if not parts:
                 continue
             if name in up or not self.compresses(name, before):
-                raise CodecError(f"tensor {name!r} was expected in another form")
+                raise CodecError(f"tensor {name!r} is not expected in this form")
             units = self.count_units(parts, prod(before.shape))
             moves[name] = (units.double() * UNIT).reshape(before.shape)
             up[name] = before
