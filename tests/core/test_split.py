@@ -344,7 +344,9 @@ def test_a_module_that_returns_more_than_logits_is_refused():
         def forward(self, x):
             return super().forward(x), x
 
-    with pytest.raises(ConfigError, match=r"^Pair returns tuple, not a tensor; return only the logits"):
+    with pytest.raises(
+        ConfigError, match=r"^Pair returns tuple, not a tensor; return only the logits"
+    ):
         hp.split(Pair(), example=images())
 
 

@@ -115,5 +115,7 @@ def test_devices_are_checked_in_the_form_that_is_sent_and_limited_in_what_it_sta
     with pytest.raises(CodecError, match=r"expected torch\.float32"):
         validator.check_tensors(wire | {name: wire[name][:-1]}, job)
     shifted = wire["protection/positions/base.1.weight"] + 10**6
-    with pytest.raises(CodecError, match="positions of a sparse tensor must increase and be below its size"):
+    with pytest.raises(
+        CodecError, match="positions of a sparse tensor must increase and be below its size"
+    ):
         validator.check_tensors(wire | {"protection/positions/base.1.weight": shifted}, job)
