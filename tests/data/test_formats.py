@@ -67,6 +67,16 @@ def write_images(folder: Path, clients: tuple[str, ...]) -> Path:
     return folder
 
 
+def write_texts(folder: Path, clients: tuple[str, ...]) -> Path:
+    for client in clients:
+        for label, text in (("ham", "See you at nine."), ("spam", "Größe zählt! " * 40)):
+            for i in range(2):
+                path = folder / client / label / f"{i}.txt"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    return folder
+
+
 def write_npz(folder: Path) -> Path:
     folder.mkdir()
     np.savez(folder / "a.npz", x=np.zeros((6, 3), np.float32), y=np.arange(6) % 2)
@@ -89,8 +99,11 @@ WRITTEN = {
     "arrays of each client": lambda folder: write_npz(folder).parent,
     "images by class": lambda folder: write_images(folder, ("",)),
     "images by client and class": lambda folder: write_images(folder, ("amazon", "dslr")),
+    "texts by class": lambda folder: write_texts(folder, ("",)),
+    "texts by client and class": lambda folder: write_texts(folder, ("ann", "bob")),
     "table": write_csv,
 }
+TEXT_FORMATS = ("table", "texts by class", "texts by client and class")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -109,7 +122,9 @@ def test_each_format_is_recognised_described_and_refused_if_damaged(tmp_path, na
     files = [path] if path.is_file() else [p for p in sorted(path.rglob("*")) if p.is_file()]
     last = [p for p in files if p.name != "config.json"][-1]
     content = last.read_bytes()
-    last.write_bytes(content[: len(content) // 2] if name != "table" else content[:-2] + b",\xff")
+    last.write_bytes(
+        content[:-2] + b",\xff" if name in TEXT_FORMATS else content[: len(content) // 2]
+    )
     assert str(last.parent) in refused(read_source, str(path))
 
 
@@ -455,3 +470,21 @@ def test_data_loaders_count_as_their_data_sets():
     assert made.clients == ("a", "b")
     assert torch.equal(made.x[made.train["b"]], x)
     assert len(hp.federate(loader, clients=2, partition="iid").clients) == 2
+
+
+def test_a_text_is_the_row_of_its_first_bytes_plus_one(tmp_path):
+    source = read_source(str(write_texts(tmp_path / "mail", ("ann", "bob"))))
+    assert source.labels == ("ham", "spam")
+    assert source.user_names == ("ann", "bob")
+    short, long = source.x[0], source.x[2]
+    assert bytes(int(t) - 1 for t in short[:16]) == b"See you at nine."
+    assert not short[16:].any()
+    assert bytes(int(t) - 1 for t in long) == ("Größe zählt! " * 40).encode()[:256]
+
+
+def test_texts_train_a_transformer(tmp_path):
+    folder = write_texts(tmp_path / "mail", ("ann", "bob"))
+    federation = hp.federate(str(folder))
+    result = hp.run("fedavg", federation, model="text_tiny", rounds=1, progress=False)
+    assert list(federation.train) == ["ann", "bob"]
+    assert result.G.last is not None

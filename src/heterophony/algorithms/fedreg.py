@@ -38,9 +38,7 @@ class FedReG(Algorithm):
     needs_classes = separates_head = True
     personal = ("own.*",)
     head_depth = 2
-    threshold: Threshold = setting(
-        "mean", "statistic that gives the number of examples each class is balanced to"
-    )
+    threshold: Threshold = setting("mean", "statistic that gives the balanced size of a class")
     threshold_scope: ThresholdScope = setting(
         "class_nonzero", "take that statistic over class counts or over client sizes"
     )
@@ -49,9 +47,7 @@ class FedReG(Algorithm):
         "split", "examples that weight a client's head: kept, all, or balanced"
     )
     variant: Variant = setting("full", "full method, or an ablation of the paper by name or letter")
-    phases: PhaseOrder = setting(
-        "sequential", "personal head, then shared head; or alternating by epoch"
-    )
+    phases: PhaseOrder = setting("sequential", "personal head first, or alternating by epoch")
     own_phase: TrainedHeads = setting("own_head", "heads that the personal phase trains")
     magnitude: float = setting(1.0, "strength of simple augmentation; 1: our guess", low=0, high=5)
     proximal: float = setting(0.0, "strength of FedProx's term in the shared phase", low=0)

@@ -93,9 +93,8 @@ class GaussHead(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if self.learned == 1:
             return self.trained.predict(client, x)
-        head = client.memory.get("gaussian_head") or self.fit_head(
-            client
-        )  # new clients predict without adaptation
+        # new clients predict without adaptation
+        head = client.memory.get("gaussian_head") or self.fit_head(client)
         logits = linear(client.net.base(x).float().flatten(1), head["weight"], head["bias"])
         if not self.learned:
             return logits

@@ -19,13 +19,7 @@ from .federation import Federation
 from .partitioning import split_into_clients
 from .source import Source, check_plain_name, parse_class_names
 from .sources.arrays import read_npz
-from .sources.folder import (
-    decode_image,
-    list_images,
-    list_train_and_test_images,
-    read_image_file,
-    read_image_header,
-)
+from .sources.folder import IMAGES, decode_image, read_image_file, read_image_header
 from .sources.leaf import ALPHABET, FEMNIST_SHAPE, LABELS
 
 OWN_DATA = "own"  # the value of data.name
@@ -87,7 +81,7 @@ def find_client_data(
 
 def is_single_client(path: Path) -> bool:
     """Return True if the path itself holds the data of one client."""
-    return path.suffix == ".npz" or any(list_images(p) for p in (path, path / "train"))
+    return path.suffix == ".npz" or any(IMAGES.list_in(p) for p in (path, path / "train"))
 
 
 def list_client_paths(path: Path) -> dict[str, Path]:
@@ -149,7 +143,7 @@ def read_client_data(path: Path, spec: ExampleSpec) -> Source:
     """Read one client's data, and check its shape and classes."""
     if path.suffix == ".npz":
         return read_client_npz(path, spec)
-    train, test = list_train_and_test_images(path)
+    train, test = IMAGES.list_train_and_test(path)
     if not train:
         raise DataError(f"{path} holds no folders of images, one per class")
     files = [*train, *test]

@@ -20,7 +20,7 @@ from ..source import Source, name_users
 from .arrays import Request, read_medmnist
 from .client_files import read_har
 from .download import DatasetFiles, RemoteFile, find_or_download
-from .folder import decode_image, list_images, read_image_file
+from .folder import IMAGES, decode_image, encode_texts, read_image_file
 from .leaf import read_leaf
 from .reading import summarise_error
 
@@ -209,7 +209,7 @@ OFFICE_FILES = DatasetFiles(
 def read_office_caltech(path: Path | None = None) -> Source:
     """Read photographs of objects from four domains."""
     folder = find_or_download(OFFICE_FILES, path)
-    files = [(d, file) for d in OFFICE_DOMAINS for file in list_images(folder / d)]
+    files = [(d, file) for d in OFFICE_DOMAINS for file in IMAGES.list_in(folder / d)]
     labels = sorted({file.parent.name for _, file in files})
     pictures = [Picture(file, labels.index(file.parent.name), d) for d, file in files]
     return read_pictures("office-caltech", pictures, (), labels)
@@ -372,3 +372,43 @@ def cut_windows(
     kept = (kinds == kinds[:, :1]).all(axis=1) & np.isin(kinds[:, 0], known)
     windows = slide(x, PAMAP2_WINDOW, axis=0)[::PAMAP2_STEP][kept]
     return windows.copy(), np.array([known.index(k) for k in kinds[kept, 0]], np.int64)
+
+
+# Texts ------------------------------------------------------------------------------------------
+
+AG_NEWS_FILES = DatasetFiles(
+    "agnews",
+    (("train.csv", "test.csv"), ("ag_news_csv/train.csv", "ag_news_csv/test.csv")),
+    hint="get ag_news_csv (train.csv and test.csv, of class, title and description) and set data.path"
+    " to the folder",
+)
+AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
+
+
+def read_ag_news(path: Path | None = None) -> Source:
+    """Read news articles: title and description as one text, as bytes."""
+    folder = find_or_download(AG_NEWS_FILES, path)
+    folder = folder if (folder / "train.csv").exists() else folder / "ag_news_csv"
+    parts = [read_articles(folder / f"{part}.csv") for part in ("train", "test")]
+    labels, texts = zip(*(row for rows in parts for row in rows), strict=True)
+    y, x = np.array(labels, np.int64), encode_texts(list(texts))
+    return Source("agnews", x, y, Scale(), AG_NEWS_CLASSES, len(parts[0]))
+
+
+def read_articles(path: Path) -> list[tuple[int, str]]:
+    """Read the class, from 0, and the text of each article of a file."""
+    found = []
+    try:
+        text = read_regular_file(path, DATA_LIMIT).decode()
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        for row in rows:
+            if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+                raise DataError(
+                    f"{path}:{rows.line_num}: must be a class from 1 to 4, a title and a description"
+                )
+            found.append((int(row[0]) - 1, f"{row[1]} {row[2]}"))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read ({summarise_error(error)})") from None
+    if not found:
+        raise DataError(f"{path} has no articles")
+    return found

@@ -1,23 +1,26 @@
-"""Image files (PNG, JPEG, …) in folders, one per class, or one per client and class."""
+"""Images (PNG, JPEG, …) and texts in folders, one per class, or one per client and class."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ...core.files import make_natural_sort_key, open_regular_file, read_regular_file
-from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..source import Source, check_client_name
 from .arrays import NamedClients
 
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
 )
-IMAGE_LIMIT = 1 << 28  # bytes of a file
+IMAGE_LIMIT = TEXT_LIMIT = 1 << 28  # bytes of a file
 GREY_MODES = ("1", "L")
 
 
@@ -66,77 +69,83 @@ def make_image_error(where: Path, error: Exception) -> DataError:
 TEST_FOLDERS = ("test", "val")
 
 
-def read_image_folder(path: Path) -> Source:
-    """Read all images below a folder, with the names of their folders as classes."""
-    train, test = list_train_and_test_images(path)
-    files = [*train, *test]
-    labels = sorted({f.parent.name for f in files})
-    x = read_images(files)
-    y = np.array([labels.index(f.parent.name) for f in files], np.int64)
-    return Source(
-        path.name, x, y, BYTES_TO_PLUS_MINUS_ONE, tuple(labels), len(train) if test else None
-    )
+@dataclass(frozen=True)
+class ExampleFiles:
+    """A kind of files that hold one example each, in folders by class or by client and class."""
 
+    plural: str  # for messages
+    suffixes: frozenset[str]
+    read: Callable[[list[Path]], NDArray[Any]]
+    scale: Scale
 
-def has_images_by_class(path: Path) -> bool:
-    """Return True if the subfolders of a folder hold images."""
-    return bool(list_train_and_test_images(path)[0])
+    def list_in(self, folder: Path) -> list[Path]:
+        """List the files in the subfolders, ordered by class and name."""
+        return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in self.suffixes)
 
+    def list_train_and_test(self, path: Path) -> tuple[list[Path], list[Path]]:
+        """List training files and, if there is a folder for them, test files."""
+        train = self.list_in(path / "train")
+        if not train:
+            return self.list_in(path), []
+        return train, next(filter(None, (self.list_in(path / name) for name in TEST_FOLDERS)), [])
 
-def has_images_by_client(path: Path) -> bool:
-    """Return True if the subfolders of a folder hold images by class."""
-    return path.is_dir() and any(map(has_images_by_class, list_client_folders(path)))
+    def has_classes(self, path: Path) -> bool:
+        """Return True if the subfolders of a folder hold such files."""
+        return bool(self.list_train_and_test(path)[0])
+
+    def has_clients(self, path: Path) -> bool:
+        """Return True if the subfolders of a folder hold such files by class."""
+        return path.is_dir() and any(map(self.has_classes, list_client_folders(path)))
+
+    def list_clients(self, path: Path, users: str | None = None) -> NamedClients:
+        """Return the names of the clients' folders."""
+        found = [(p.name, *self.list_train_and_test(p)) for p in list_client_folders(path)]
+        names = tuple(name for name, train, _ in found if train)
+        return NamedClients(names, has_split=all(test for _, train, test in found if train))
+
+    def read_by_class(self, path: Path) -> Source:
+        """Read all files below a folder, with the names of their folders as classes."""
+        train, test = self.list_train_and_test(path)
+        x, y, labels = self._read_labelled([*train, *test])
+        return Source(path.name, x, y, self.scale, labels, len(train) if test else None)
+
+    def read_by_client(self, path: Path) -> Source:
+        """Read the files of all clients, with training files first."""
+        folders = [p for p in list_client_folders(path) if self.has_classes(p)]
+        both = [self.list_train_and_test(p) for p in folders]
+        if len({bool(test) for _, test in both}) > 1:
+            alone = folders[[bool(test) for _, test in both].index(False)]
+            raise DataError(
+                f"{alone} has no test {self.plural}, but other clients have; give them to all"
+                " clients or to none"
+            )
+        parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
+        x, y, labels = self._read_labelled([f for _, own in parts for f in own])
+        trained = sum(len(train) for train, _ in both)
+        return Source(
+            path.name,
+            x,
+            y,
+            self.scale,
+            labels,
+            trained if trained < len(y) else None,
+            users=np.repeat([i for i, _ in parts], [len(own) for _, own in parts]).astype(np.int64),
+            user_names=tuple(check_client_name(p.name, str(p)) for p in folders),
+        )
+
+    def _read_labelled(
+        self, files: list[Path]
+    ) -> tuple[NDArray[Any], NDArray[np.int64], tuple[str, ...]]:
+        """Read files; return them, their labels, and the names of the classes."""
+        labels = sorted({f.parent.name for f in files})
+        y = np.array([labels.index(f.parent.name) for f in files], np.int64)
+        return self.read(files), y, tuple(labels)
 
 
 def list_client_folders(path: Path) -> list[Path]:
     """List the visible subfolders, in the natural order of their names."""
     folders = [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
     return sorted(folders, key=lambda p: make_natural_sort_key(p.name))
-
-
-def list_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the names of the clients' folders."""
-    found = [(p.name, *list_train_and_test_images(p)) for p in list_client_folders(path)]
-    names = tuple(name for name, train, _ in found if train)
-    return NamedClients(names, has_split=all(test for _, train, test in found if train))
-
-
-def read_images_by_client(path: Path) -> Source:
-    """Read the images of all clients, with training images first."""
-    folders = [p for p in list_client_folders(path) if has_images_by_class(p)]
-    both = [list_train_and_test_images(p) for p in folders]
-    if len({bool(test) for _, test in both}) > 1:
-        alone = folders[[bool(test) for _, test in both].index(False)]
-        raise DataError(
-            f"{alone} has no test images, but other clients have; give them to all clients or to none"
-        )
-    parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
-    files = [f for _, own in parts for f in own]
-    labels = sorted({f.parent.name for f in files})
-    trained = sum(len(train) for train, _ in both)
-    return Source(
-        path.name,
-        read_images(files),
-        np.array([labels.index(f.parent.name) for f in files], np.int64),
-        BYTES_TO_PLUS_MINUS_ONE,
-        tuple(labels),
-        trained if trained < len(files) else None,
-        users=np.repeat([i for i, _ in parts], [len(own) for _, own in parts]).astype(np.int64),
-        user_names=tuple(check_client_name(p.name, str(p)) for p in folders),
-    )
-
-
-def list_train_and_test_images(path: Path) -> tuple[list[Path], list[Path]]:
-    """List training images and, if there is a folder for them, test images."""
-    train = list_images(path / "train")
-    if not train:
-        return list_images(path), []
-    return train, next(filter(None, (list_images(path / name) for name in TEST_FOLDERS)), [])
-
-
-def list_images(folder: Path) -> list[Path]:
-    """List the images in the subfolders, ordered by class and name."""
-    return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -153,3 +162,32 @@ def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     for at, file in enumerate(files):
         x[at] = decode_image(read_image_file(file), file, grey)
     return x
+
+
+TEXT_LENGTH = 256  # tokens of an example: the bytes of a text, each plus one; 0 pads
+
+
+def read_texts(files: list[Path]) -> NDArray[np.int16]:
+    """Read texts in UTF-8 as rows of tokens."""
+    texts = []
+    for file in files:
+        try:
+            texts.append(read_regular_file(file, TEXT_LIMIT).decode())
+        except OSError as error:
+            raise DataError(f"{file} is not a readable text ({error.strerror})") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file} is not text in UTF-8 (byte {error.start})") from None
+    return encode_texts(texts)
+
+
+def encode_texts(texts: list[str]) -> NDArray[np.int16]:
+    """Return the first bytes of each text as a row of tokens: a byte plus one, and 0 after the end."""
+    x = np.zeros((len(texts), TEXT_LENGTH), np.int16)
+    for row, text in zip(x, texts, strict=True):
+        known = np.frombuffer(text.encode()[:TEXT_LENGTH], np.uint8)
+        row[: len(known)] = known.astype(np.int16) + 1
+    return x
+
+
+IMAGES = ExampleFiles("images", IMAGE_SUFFIXES, read_images, BYTES_TO_PLUS_MINUS_ONE)
+TEXTS = ExampleFiles("texts", frozenset([".txt"]), read_texts, Scale())

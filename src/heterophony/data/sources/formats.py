@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ..source import Source, decide_classes
-from . import arrays, client_files, folder, huggingface, leaf, tables
+from . import arrays, client_files, huggingface, leaf, tables
 from .arrays import NO_CLIENTS, NamedClients, Request
+from .folder import IMAGES, TEXTS
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,29 @@ FORMATS = (
     Format(
         "images by class",
         "CLASS/IMAGE.png, or train/CLASS/IMAGE.png and test/CLASS/IMAGE.png",
-        folder.has_images_by_class,
-        lambda path, request: folder.read_image_folder(path),
+        IMAGES.has_classes,
+        lambda path, request: IMAGES.read_by_class(path),
         lambda path, users: NO_CLIENTS,
     ),
     Format(
         "images by client and class",
         "CLIENT/CLASS/IMAGE.png, or CLIENT/train/CLASS/IMAGE.png and CLIENT/test/CLASS/IMAGE.png",
-        folder.has_images_by_client,
-        lambda path, request: folder.read_images_by_client(path),
-        folder.list_clients,
+        IMAGES.has_clients,
+        lambda path, request: IMAGES.read_by_client(path),
+        IMAGES.list_clients,
+    ),
+    Format(
+        "texts by class",
+        "CLASS/TEXT.txt, or train/CLASS/TEXT.txt and test/CLASS/TEXT.txt",
+        TEXTS.has_classes,
+        lambda path, request: TEXTS.read_by_class(path),
+        lambda path, users: NO_CLIENTS,
+    ),
+    Format(
+        "texts by client and class",
+        "CLIENT/CLASS/TEXT.txt, or CLIENT/train/CLASS/TEXT.txt and CLIENT/test/CLASS/TEXT.txt",
+        TEXTS.has_clients,
+        lambda path, request: TEXTS.read_by_client(path),
+        TEXTS.list_clients,
     ),
 )

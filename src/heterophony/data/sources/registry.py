@@ -24,6 +24,7 @@ from .builtin import (
     read_small,
 )
 from .download import DatasetFiles, download_to_cache
+from .folder import TEXT_LENGTH
 from .formats import find_format, make_unknown_error
 
 
@@ -330,6 +331,12 @@ SOURCES = {
         clients=NamedClients(tuple(str(i) for i in range(101, 110))),
     ),
     **{name: make_medmnist_entry(name) for name in client_sets.MEDMNIST},
+    "agnews": NamedDataset(
+        "127 600 news articles (AG News), 256 bytes as tokens, 4 classes",
+        DatasetSize(127_600, (TEXT_LENGTH,), 4),
+        client_sets.read_ag_news,
+        client_sets.AG_NEWS_FILES,
+    ),
 }
 for full_name in ("fmnist", "emnist", "cifar10", "cifar100"):
     small_name = f"{full_name}-small"
