@@ -45,6 +45,7 @@ HEAD = """\
 # GaussHead: what was found
 
 Written by [`report.py`](../../results/gausshead/report.py) from the stored runs. [The protocol](gausshead.md) was written before them. Five seeds; 40 rounds, which is short: see the curves.
+A dash in a table: not run. GaussHead and FixHead ran on CIFAR-100 on another kind of processor than the rest, with the same data and seeds: their hashes are of that kind.
 
 ![G and P of GaussHead, FixHead, FedRoD, pFedFDA and FedAvg over the rounds](../images/gausshead.svg)
 """
