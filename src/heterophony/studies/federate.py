@@ -59,25 +59,35 @@ def federate(
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
-    ``data`` is a name (``"fmnist"``), a path to a file or folder in one of the formats of
-    docs/reference/data.md, arrays ``(x, y)`` to be
-    partitioned (default: 20 clients, Dirichlet 0.1), or every client's own ``(x, y)`` or
-    ``(x_train, y_train, x_test, y_test)``: in a list, or by name in a dict. ``client`` has the name of
-    each example's client, training before test; data may name it themselves, in a column or array
-    ``client`` or the one that ``users`` names. Each name is then a client, in natural order, unless
-    ``partition`` is given. x may be a dict or a tuple of arrays, for a net with several inputs, or a list
-    of sequences of different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a
-    pair of them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
-    ``FederatedDataset`` of flwr-datasets, and a frame of pandas can be ``data`` too. ``split`` is by
-    default ``"official"`` where each client has test examples of its own, otherwise ``"merged"``.
-    ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
-    ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
-    the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
-    the share of every client's training examples that is held out, to choose a round by.
-    ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
-    gaps. ``task`` says what is learned from arrays: ``"classification"`` (one label per example),
-    ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
-    each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
+    Args:
+        data: A name (``"fmnist"``); a path to a file or folder in one of the formats of
+            docs/reference/data.md; arrays ``(x, y)`` to be partitioned; or each client's own
+            ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``, in a list, or by name in a dict. x may
+            be a dict or a tuple of arrays, for a net with several inputs, or a list of sequences of
+            different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
+            them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
+            ``FederatedDataset`` of flwr-datasets, and a frame of pandas are read, too.
+        clients: The number of clients; default: 20, or as many as the data name.
+        partition: How examples are divided, as in ``hp.Dirichlet(0.1)`` (the default) or ``"iid"``.
+        train_fraction: The share of a client's examples that it trains on.
+        seed: Of the partition and of the clients that join later.
+        split: ``"official"`` keeps the split of the data, the default where each client has test
+            examples of its own; ``"merged"`` splits each client's examples anew.
+        client: The name of each example's client, training before test. Each name is then a client,
+            in natural order, unless ``partition`` is given.
+        users: The column or array that names clients; default: ``client``, if there is one.
+        path: Where the files of a named data set are.
+        transform: How stored images become input: ``"half"`` scales them to [-1, 1]; ``"fedavg2rep"``
+            and ``"feddecomp"`` also transform training images at random.
+        frozen_augment: Transform each training image in the same way for the whole run.
+        feature_skew: A change of each client's images, as in ``hp.Rotation()``.
+        new_clients: The share of clients, drawn by the seed, that join only after training.
+        validation_fraction: The share of each client's training examples that is held out, to choose
+            a round by.
+        classes: Their number or names; needed if labels of arrays are not 0, 1, … without gaps.
+        task: What is learned from arrays: ``"classification"`` (one label per example),
+            ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
+            each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
