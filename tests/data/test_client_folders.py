@@ -283,9 +283,9 @@ WRONG = {
     "data.shape=[]": "data.shape: must be whole numbers above 0, not []",
     "data.shape=[3,-1]": "data.shape: must be whole numbers above 0, not [3, -1]",
     "data.shape=8": "data.shape: must be a list, not 8",
-    "data.partition.kind=iid": "data.partition: not with data.name = 'own'; leave it out",
-    "data.split=official": "data.split: not with data.name = 'own'; leave it out",
-    "data.frozen_augment=true": "data.frozen_augment: not with data.name = 'own'; leave it out",
+    "data.partition.kind=iid": "data.partition: cannot be set with data.name = 'own'; leave it out",
+    "data.split=official": "data.split: cannot be set with data.name = 'own'; leave it out",
+    "data.frozen_augment=true": "data.frozen_augment: cannot be set with data.name = 'own'; leave it out",
     "data.name=digits": "data.classes: digits has its own; leave it out",
 }
 

@@ -321,7 +321,7 @@ def print_label_table(federation: Federation) -> None:
 
 
 def get_shade(share: float) -> str:
-    """Return a shade from pale to strong blue on which black or white text is readable."""
+    """Return the background colour of a cell by its share: from pale to strong blue, with readable text."""
     strength = share**0.5
     r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))
     return f"rgb({r},{g},{b})"

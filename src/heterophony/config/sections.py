@@ -364,12 +364,14 @@ def clear_partition_settings(data: DataSection) -> DataSection:
     ExampleSpec.from_config(data.shape, data.classes)
     if data.task != "classification":
         raise ConfigError(
-            f"data.task: not with data.name = '{OWN_DATA}', which is for classification; leave it out"
+            f"data.task: cannot be set with data.name = '{OWN_DATA}', which is for classification; leave it out"
         )
     usual = DataSection()
     for key in ("partition", "split", "feature_skew", "frozen_augment", "users"):
         if getattr(data, key) not in (getattr(usual, key), {}):
-            raise ConfigError(f"data.{key}: not with data.name = '{OWN_DATA}'; leave it out")
+            raise ConfigError(
+                f"data.{key}: cannot be set with data.name = '{OWN_DATA}'; leave it out"
+            )
     return replace(data, partition={})
 
 

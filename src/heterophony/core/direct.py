@@ -249,8 +249,8 @@ class Stack:
 def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
     """List the tensors of one parameter that SGD updates: one for all clients, or one for each.
 
-    Entries at the end of a tensor that do not fill a processor vector may be rounded differently. They must be
-    at the end for a client in a group, too.
+    Clients are stacked only if each one's entries fill whole processor vectors: a tail would be rounded
+    differently inside a stack than alone.
     """
     if prod(slices.shape) % ALIGNED_FLOATS == 0:
         return [slices.between(first, last)]

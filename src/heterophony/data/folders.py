@@ -231,8 +231,8 @@ def get_inputs(federation: Federation, client: str, part: str) -> Examples:
 def get_stored(federation: Federation, client: str, part: str) -> Examples:
     """Return a client's examples as they are stored, images as bytes, and their targets.
 
-    Bytes with another scale than that of images would be misread: they are returned as network
-    input.
+    If bytes are not scaled like images, readers of the file would misinterpret them: the examples are
+    then returned as network input.
     """
     if federation.scale not in (BYTES_TO_PLUS_MINUS_ONE, Scale()):
         return get_inputs(federation, client, part)

@@ -115,9 +115,9 @@ def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoRetur
         else "depends on which client sent which reply"
     )
     weighted = kind == "sum" and plan.weights != "uniform"
-    hint = " (or set aggregation.weights = 'uniform')" if weighted else ""
+    hint = "set aggregation.weights = 'uniform', " if weighted else ""
     raise ConfigError(
-        f"protection.{get_kind(protection)}: the merge of {name} {what}{hint}; {ADVICE[kind]}"
+        f"protection.{get_kind(protection)}: the merge of {name} {what}; {hint}{ADVICE[kind]}"
     )
 
 

@@ -127,7 +127,7 @@ class Looks:
 
     @property
     def confirming(self) -> float:
-        """The level of confirming intervals; all comparisons must confirm, so their number is not corrected."""
+        """The level of intervals that confirm a claim; not corrected for their number, as all must confirm."""
         return 1 - ALPHA / (self.settings * self.rules)
 
     @property

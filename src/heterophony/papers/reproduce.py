@@ -222,7 +222,7 @@ def name_groups(settings: dict[str, Any]) -> dict[str, Any]:
 def find_differences(
     expected: Mapping[str, Any], written: Any, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield settings that differ from the expected ones; settings not expected may have any default."""
+    """Yield settings that differ from the expected ones; settings not in ``expected`` are not compared."""
     if not prefix:
         expected, written = rename_sections(expected), rename_sections(written)
     for key, value in expected.items():

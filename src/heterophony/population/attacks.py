@@ -54,7 +54,7 @@ class Attack:
         """Raise ConfigError if there are fewer clients than that, or no labels to falsify."""
         if self.is_active and self.f >= len(clients):
             raise ConfigError(
-                f"attack.f: must be below the number of clients, which is {len(clients)}, not {self.f}"
+                f"attack.f: must be below the number of clients, which is {len(clients)}; it is {self.f}"
             )
         if self.kind == "label_flip" and task != "classification":
             raise ConfigError(f"attack.kind: label_flip needs classes, and the task is '{task}'")

@@ -49,6 +49,7 @@ def hash_file(file: str) -> str:
 
 
 def read_file_bytes(file: str) -> bytes:
+    """Read a file of availability times; raise DataError if that fails."""
     try:
         return read_regular_file(Path(file), JSON_LIMIT)
     except OSError as error:

@@ -350,7 +350,7 @@ class ExampleDP(Protection):
         return partial(PrivateClient, clip=self.clip, noise=self.noise, secret=secret)
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
-        """Count the client's steps over all rounds; the server needs this number for the accounting."""
+        """Pass on the upload; keep the client's total number of steps, and report it for the privacy accounting."""
         before = int(kept["steps"]) if "steps" in kept else 0
         steps = before + int(departure.metrics.get(STEPS_METRIC, 0))
         return Departed(up, Tensors({"steps": torch.tensor(steps)}), {STEPS_METRIC: steps})

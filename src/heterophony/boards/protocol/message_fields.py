@@ -47,6 +47,7 @@ def text(max_length: int) -> FieldRule:
 
 
 def check_string(value: Any) -> str:
+    """Require a field of a message to be text."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return value

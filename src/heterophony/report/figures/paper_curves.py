@@ -172,7 +172,7 @@ Y_LABELS = {
 
 
 def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw those of G, P and the test loss of G over the rounds that the table has."""
+    """Draw over the rounds whichever of G, P and G's test loss the table reports."""
     curves = gather_curves(runs, lambda _, events: compute_paper_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
     draw_round_panels(figure, result, curves, arrange_panels(list_columns(result), measures, 3))

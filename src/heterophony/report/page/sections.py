@@ -54,9 +54,9 @@ def show_loss(run: Run) -> Run:
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
     """Build the curves of one series and of each of its runs.
 
-    The series has ``mean``, each run has ``curves``: pooled. If clients differ in their number of
-    test examples, there is also ``client_mean`` and ``client_curves``: the means over clients.
-    ``loss_mean`` and ``loss_curves`` are the test loss.
+    The pooled curves are ``mean`` of the series and ``curves`` of each run. If clients have different
+    numbers of test examples, ``client_mean`` and ``client_curves`` are means over clients.
+    ``loss_mean`` and ``loss_curves`` hold the test loss.
     """
     losses = [show_loss(run) for run in group]
     series = {
