@@ -43,7 +43,7 @@ class FedFoo(Algorithm):
     [
         (
             "lam: float",
-            "test-one: algorithm.lam: heterophony.algorithms.fedfoo:FedFoo gives it no ",
+            "test-one: algorithm.lam: heterophony.algorithms.fedfoo:FedFoo gives this setting no ",
         ),
         ("lam: float = setting(1.0)", "test-one: algorithm.name: cannot import heterophony.algori"),
         (

@@ -206,13 +206,13 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
     [
         ("fedavg", ("first", "norm", "second", "fc"), "model: all of its parameters are frozen ("),
         ("pfedgate", ("first", "norm", "second", "fc"), "pfedgate: all parameters of the model"),
-        ("fedgen", ("fc",), "fedgen: the head is frozen, so there is none to learn"),
+        ("fedgen", ("fc",), "fedgen: the head is frozen, so it cannot be learned"),
         (
             "fixhead",
             ("fc",),
             "model: this algorithm replaces the last layer of the head, which is frozen;",
         ),
-        (hp.MOON(projection=True), ("fc",), "algorithm.projection: it replaces the first layer"),
+        (hp.MOON(projection=True), ("fc",), "algorithm.projection: the projection replaces the head"),
     ],
 )
 def test_what_makes_no_sense_with_a_frozen_part_is_refused_in_one_line(algorithm, frozen, said):

@@ -167,7 +167,7 @@ def test_names_are_in_natural_order_however_long_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ([1, "1"], "client, row 2: '1' and 1 would both be client '1'; write it in one way"),
+        ([1, "1"], "client, row 2: '1' and 1 would both be client '1'; write the name in one way"),
         (["a", ""], "client, row 2: the name of the client is missing"),
         (["a", None], "client, row 2: the name of the client is missing"),
         ([float("nan"), 1.0], "client, row 1: the name of the client is missing"),

@@ -154,7 +154,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         export_federation(made, "npz", tmp_path / "out")
     x, y = made_pair(1)
     held = hp.federate({"a": (x, y)}, validation_fraction=0.3)
-    with pytest.raises(ConfigError, match=r"data.validation_fraction: other platforms have no"):
+    with pytest.raises(ConfigError, match=r"data.validation_fraction: other platforms do not"):
         export_federation(held, "leaf", tmp_path / "out")
     numbers = hp.federate({"a": (x, y + 0.5)}, task="regression")
     with pytest.raises(DataError, match="PFLlib is for classification, not for regression"):

@@ -87,7 +87,7 @@ def test_without_noise_and_clipping_it_is_gradient_descent():
     ("name", "how", "message"),
     [
         ("fedavg", {"model": net_with_batch_norm}, "the model has BatchNorm"),
-        ("fedreg", {}, r"uses client\.data\.\w+ beside fit"),
+        ("fedreg", {}, r"uses client\.data\.\w+ outside of fit"),
         ("fedproto", {}, "nothing that FedProto sends is a change"),
         ("pfedme", {}, "uses a mini-batch several times"),
         ("feddecomp", {}, "computes weights from other parameters"),

@@ -72,7 +72,7 @@ def test_seeds_come_in_the_order_of_numbers(tmp_path: Path) -> None:
 
 def test_nothing_to_show_is_said_clearly(tmp_path: Path) -> None:
     stored(tmp_path / "waiting", [])
-    with pytest.raises(FolderError, match="is not there"):
+    with pytest.raises(FolderError, match="does not exist"):
         runs.load_runs([tmp_path / "nowhere"])
     with pytest.raises(FolderError, match="holds no run that has begun"):
         runs.load_runs([tmp_path])

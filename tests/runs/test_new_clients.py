@@ -346,7 +346,7 @@ def test_a_saved_federation_opens_with_the_same_newcomers(tmp_path):
 
 
 def test_one_client_alone_cannot_be_kept_out():
-    with pytest.raises(ConfigError, match=r"data\.new_clients: there is only one client"):
+    with pytest.raises(ConfigError, match=r"data\.new_clients: the only client would be a new one"):
         hp.federate(blobs([8]), new_clients=0.5)
     with pytest.raises(ConfigError, match=r"data\.new_clients: must be at least 0 and at most 1"):
         hp.federate(blobs([8, 9]), new_clients=2.0)

@@ -224,7 +224,7 @@ def test_the_personal_model_of_a_device_is_in_the_folder_of_the_device(by_comman
         DataError, match="does not hold client '1' of this run, which is on board 'pi'"
     ):
         result.personal("1", board=device)
-    with pytest.raises(DataError, match="nowhere is not there"):
+    with pytest.raises(DataError, match="nowhere does not exist"):
         result.personal("1", board="nowhere")
     (out / "boards.json").write_text("{}")
     with pytest.raises(FolderError, match="does not record which board holds client '1'"):

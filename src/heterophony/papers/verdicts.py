@@ -35,7 +35,9 @@ Verdict = Literal[
 ]
 # personal parameters of these are averaged only to measure G: no client has the measured model.
 # FedBABU is not among them: its heads are trained only after the last round, and are all the same.
-AVERAGED_TO_MEASURE = frozenset(["fedbn", "fedper", "fedrep", "gpfl", "pfakd", "pfedpara"])
+AVERAGED_TO_MEASURE = frozenset(
+    ["fedbn", "fedper", "fedrep", "fedsa_lora", "gpfl", "pfakd", "pfedpara"]
+)
 AVERAGED_MARK = "*"
 AVERAGED_NOTE = f"G{AVERAGED_MARK}: personal parameters (heads) were averaged only to measure G; no client has this model"
 ValuesBySeed = dict[
