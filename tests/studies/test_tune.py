@@ -264,7 +264,7 @@ def test_an_algorithm_can_be_added_to_a_tune_but_none_taken_away(tmp_path):
         (["tune", "fedavg"], "-s"),
         (
             ["tune", "fedavg", "-s", "algorithm.mu=0.1,0.2"],
-            "none of these algorithms|nothing that can",
+            "none of these algorithms|names no setting that can",
         ),
         (["tune", "fedavg", "-s", "fedavg.mu=1,2"], "fedavg has no such setting"),
         (["tune", "fedavg", "-s", "lr=-1,0.1"], "lr"),
