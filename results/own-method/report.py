@@ -172,7 +172,7 @@ def write_row(entry: Entry) -> list[str]:
 
     travelled = fmean(entry.list_values("MB_up")) + fmean(entry.list_values("MB_down"))
     accuracies = [show(m) for m in (*MEASURES.values(), "worst10")]
-    passes = fmean(entry.list_values("work")) * entry.config["local"]["epochs"]
+    passes = fmean(entry.list_values("work")) * entry.config["training"]["epochs"]
     return [*accuracies, f"{travelled:.0f}", f"{passes:.2f}"]
 
 

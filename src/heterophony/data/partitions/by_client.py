@@ -24,7 +24,7 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Make the users of the data set clients; if there are too many, choose among those with enough examples."""
+    """Make the users of the data set clients; of too many, choose those with enough examples."""
 
     min_size: int = setting(2, "fewest examples a user must have", low=2)
     min_train: int = setting(1, "fewest training examples a user must have", low=1)
@@ -119,7 +119,7 @@ ClassProportions = NDArray[np.float64]  # of one client, for every class
 
 @dataclass(frozen=True)
 class PerClientDirichlet(SeededRule):
-    """Draw a class distribution for each client, and draw its examples from the official sets accordingly.
+    """Draw a class distribution for each client, and its examples from the official sets.
 
     Clients draw independently, so they may hold the same examples. NumPy's legacy generator
     reproduces the authors' partitions exactly for the same seed.
