@@ -212,7 +212,11 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
             ("fc",),
             "model: this algorithm replaces the last layer of the head, which is frozen;",
         ),
-        (hp.MOON(projection=True), ("fc",), "algorithm.projection: the projection replaces the head"),
+        (
+            hp.MOON(projection=True),
+            ("fc",),
+            "algorithm.projection: the projection replaces the head",
+        ),
     ],
 )
 def test_what_makes_no_sense_with_a_frozen_part_is_refused_in_one_line(algorithm, frozen, said):
