@@ -139,7 +139,7 @@ def test_python_takes_a_dict_a_list_or_a_function(tmp_path: Path) -> None:
     own = hp.run("fedproto", clients, model=["mlp", OwnNet], rounds=1, training=SHORT)
     assert list(own.plan.nets) == ["mlp", "OwnNet"]
     assert own.personal("1").net.base[2].weight.shape == (100, 24)
-    with pytest.raises(ConfigError, match="client '3' has none"):
+    with pytest.raises(ConfigError, match="client '3' has no model"):
         hp.run("local", clients, model={"0": "mlp", "1": "mlp", "2": "smallcnn"})
     with pytest.raises(ConfigError, match="no client '7'"):
         hp.run("local", clients, model={"7": "mlp"})

@@ -45,7 +45,6 @@ WRONG_LABELS = {
     "negative": ([0, 1, -1], "label -1 (example 2) is negative"),
     "too large": ([0, 10**9, 1], "label 1000000000 is too large (example 1)"),
     "a fraction": ([0.0, 1.5, 1.0], "not float64 (3,) (example 1 has '1.5')"),
-    "a word": (["cat", "dog", "cat"], "(example 0 has 'cat')"),
 }
 
 

@@ -83,6 +83,18 @@ def test_groups_have_the_same_bits_in_pools_of_any_size(model, make):
         assert run_small("fedper", model, make(), engine="pool", workers=workers) == off
 
 
+def test_a_net_of_one_unit_has_the_same_bits_with_and_without():
+    """On some processors its products round differently without autograd: the self-test finds out."""
+
+    def build() -> hp.Net:
+        base = nn.Sequential(nn.Linear(6, 1), nn.ReLU())
+        return hp.Net(base, nn.Sequential(nn.Linear(1, 2)))
+
+    how = {"training": hp.Training(epochs=1, batch=1, lr=0.05)}
+    fast, off = (run_small("fedavg", build, make_numbers(), fast=f, **how) for f in ("auto", "off"))
+    assert fast == off
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "fedrep", "fedbn"])
 def test_blocks_measure_what_clients_measure_alone(name, monkeypatch):
     blocked, right = list[int](), blocks.BlockEvaluation.run
