@@ -23,7 +23,7 @@ from helpers.boards import (
     small,
 )
 from helpers.sessions import RUN, Simulation, jobs_of
-from heterophony.boards.board import BoardRun, take_part, wait_for_run
+from heterophony.boards.board import BoardFolder, BoardRun, take_part, wait_for_run
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import EnrolledClients
 from heterophony.boards.broker.enrolment import Enrolment, make_endpoint
@@ -150,3 +150,11 @@ def test_the_deadline_holds_at_the_first_evaluation_and_not_at_the_last(tmp_path
     assert not engine.is_round_over(first, seconds=1.9, trained=2)
     assert engine.is_round_over(first, seconds=2.0, trained=2)
     assert not engine.is_round_over(last, seconds=1e6, trained=0)
+
+
+def test_a_board_removes_what_it_was_writing_when_it_was_killed(tmp_path):
+    BoardFolder(tmp_path).close()
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / ".0000001.0123456789abcdef.new").write_bytes(b"half")
+    BoardFolder(tmp_path).close()
+    assert sorted(tmp_path.rglob("*")) == before

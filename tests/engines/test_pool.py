@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,6 +65,27 @@ class Deadly(hp.Algorithm):
 def test_the_job_on_which_workers_die_is_found_in_its_batch():
     with pytest.raises(EngineError, match="client 7, round 0: 3 workers died on this job"):
         played(Deadly(), engine="pool", workers=2, **MANY)
+
+
+@dataclass(frozen=True)
+class DeadlyOnce(hp.Algorithm):
+    """Kills the process that trains client 7, once, while it writes a file."""
+
+    folder: str = ""
+
+    def local(self, client):
+        unfinished = Path(self.folder, ".0000000.0123456789abcdef.new")
+        if client.id == "7" and client.t == 0 and not unfinished.parent.exists():
+            unfinished.parent.mkdir(parents=True)
+            unfinished.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().local(client)
+
+
+def test_the_pool_removes_what_a_killed_worker_did_not_finish(tmp_path):
+    folder = tmp_path / "run" / "commits" / "clients" / "7"
+    played(DeadlyOnce(str(folder)), engine="pool", workers=2, out=tmp_path / "run", **MANY)
+    assert [f.name for f in folder.iterdir() if f.suffix] == []
 
 
 # Messages -------------------------------------------------------------------------------------

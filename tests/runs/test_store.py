@@ -190,6 +190,19 @@ def test_a_half_written_memory_is_not_one(client_store):
     assert kept(client_store, "c", 5) == 0
 
 
+def test_the_next_owner_removes_what_a_killed_one_did_not_finish(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.create("x")
+    run.commit(small(1))
+    run.close()
+    run.client_store.save_memory("c", 0, {"m": tensors(0)})
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (run.path, run.commits_folder, run.client_store.client_folder("c")):
+        (folder / ".0000001.0123456789abcdef.new").write_bytes(b"half")
+    reopened(run.path).close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_damaged_memory_is_refused(client_store):
     client_store.save_memory("c", 0, {"m": tensors(0)})
     file = client_store.memory_file("c", 0)
@@ -678,11 +691,11 @@ def test_no_room_for_events_is_a_storage_error_and_the_half_line_is_no_event(end
 def test_a_kill_before_the_rename_leaves_no_broken_file(ends, end):
     root, codes = ends
     assert codes[end] == -signal.SIGKILL
+    commits = RunFolder(root / end).commits_folder
+    (unfinished,) = [n for n in names(commits) if n != "0000001"]
+    assert unfinished.startswith(".0000002.")
     run = reopened(root / end)
-    left = [n for n in names(run.commits_folder) if n != "0000001"]
-    assert len(left) == 1
-    assert left[0].startswith(".0000002.")
-    assert left[0].endswith(".new")
+    assert names(commits) == ["0000001"]
     assert same(run.restore_newest_commit(SAMPLES), small(1))
     assert list(run.iterate_events()) == [{"event": "round", "t": 1}]
     run.append_event({"event": "round", "t": 2})

@@ -27,6 +27,7 @@ from ..core.files import (
     load_secret,
     lock_folder,
     make_folder,
+    remove_unfinished_files,
     translate_disk_errors,
     write_atomically,
 )
@@ -74,6 +75,7 @@ class BoardFolder:
         with translate_disk_errors(path):
             make_folder(path)
         self._lock = lock_folder(path)
+        remove_unfinished_files(path)
         if not (path / ID_FILE).exists():
             write_atomically(path / ID_FILE, secrets.token_hex(8).encode())
         with translate_disk_errors(path):

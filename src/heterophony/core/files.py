@@ -117,6 +117,8 @@ def decompress_gzip(blob: bytes) -> bytes:
 
 # Writing ----------------------------------------------------------------------------------------
 
+UNFINISHED = ".new"  # the end of the name of a file that is being written
+
 
 def write_atomically(
     path: Path, content: bytes, durable: bool = True, private: bool = False
@@ -129,7 +131,7 @@ def write_atomically(
     with translate_disk_errors(path):
         make_folder(path.parent, durable)
         # nobody can guess the name, so nobody can put a link there
-        new = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.new")
+        new = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}{UNFINISHED}")
         mode = 0o600 if private else 0o666
         try:
             with open(new, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -143,6 +145,13 @@ def write_atomically(
             raise
         if durable:
             sync_folder(path.parent)
+
+
+def remove_unfinished_files(folder: Path) -> None:
+    """Remove the files in a folder and below that killed processes did not finish; nobody may be writing."""
+    with translate_disk_errors(folder):
+        for path in folder.rglob(f".*.{'[0-9a-f]' * 16}{UNFINISHED}"):
+            path.unlink(missing_ok=True)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:

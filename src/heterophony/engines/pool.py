@@ -20,6 +20,7 @@ import torch
 from ..core.accelerator import Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
 from ..core.algorithm import Reply
 from ..core.errors import EngineError
+from ..core.files import remove_unfinished_files
 from ..core.own_modules import LOADED, Sources
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
@@ -119,7 +120,7 @@ class Pool(Engine):
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         batches = batch_for(self.plan, self.compute, jobs, self.worker_count)
-        waiting, deaths = batches[::-1], Counter[int]()
+        waiting, deaths, disturbed = batches[::-1], Counter[int](), set[str]()
         remaining = len(jobs)
         while remaining:
             for worker in self.workers:
@@ -131,6 +132,7 @@ class Pool(Engine):
                 batch, replies = worker.batch, receive_replies(worker)
                 if replies is None:
                     deaths.update(map(id, batch))
+                    disturbed.update(job.client for job in batch)
                     self.replace_worker(worker, batch, deaths[id(batch[0])])
                     waiting += [
                         [job] for job in reversed(batch)
@@ -138,6 +140,8 @@ class Pool(Engine):
                     continue
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies
+        for client in disturbed:
+            remove_unfinished_files(self.client_store.client_folder(client))
         self.forget_sent()
 
     def forget_sent(self) -> None:

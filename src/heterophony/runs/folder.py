@@ -27,6 +27,7 @@ from ..core.files import (
     open_to_append,
     read_regular_file,
     read_text_file,
+    remove_unfinished_files,
     sync_folder,
     translate_disk_errors,
     truncate_file,
@@ -189,13 +190,14 @@ class RunFolder:
                 raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
     def lock(self) -> None:
-        """Lock the folder, or raise an error if another process owns it; delete earlier temporary files."""
+        """Lock the folder, or raise an error if another process owns it; delete what killed owners left."""
         folders = (self.commits_folder, self.client_store.memory_folder, self.scratch_folder)
         for path in (self.events_file, *folders):
             if path.is_symlink():
                 raise FolderError(f"{path} is a link; a run writes only into its own folder")
         self._lock = lock_folder(self.path)
         shutil.rmtree(self.scratch_folder, ignore_errors=True)
+        remove_unfinished_files(self.path)
 
     def close(self) -> None:
         """Release the folder and delete its temporary files."""
