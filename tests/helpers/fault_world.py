@@ -322,6 +322,7 @@ class World:
                 (RunFolder, "restore_newest_commit", self.watch_restore()),
                 (job_codec, "make_assigned", self.watch_assigned(job_codec.make_assigned)),
                 (ReplyStore, "put", self.watch_reply(ReplyStore.put)),
+                (ReplyStore, "drop", self.watch_drop(ReplyStore.drop)),
                 (ReplyStore, "read_range", self.watch_content(ReplyStore.read_range)),
                 (JobQueue, "finish_current", self.watch_answer(JobQueue.finish_current)),
                 (JobQueue, "handle_control", self.watch_control(JobQueue.handle_control)),
@@ -376,6 +377,15 @@ class World:
         def watched(store: ReplyStore, done: Any, reply: bytes) -> None:
             self.release(("reply", done.id), done.reply.sha256)
             put(store, done, reply)
+
+        return watched
+
+    def watch_drop(self, drop: Any) -> Any:
+        """Let a board do a job again whose reply the server has rejected."""
+
+        def watched(store: ReplyStore, id: str) -> None:
+            drop(store, id)
+            self.answered = {a for a in self.answered if a[:2] != (self.disk.current, id)}
 
         return watched
 
