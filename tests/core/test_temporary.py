@@ -46,6 +46,23 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_start(program, fold
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("before", ["open", "flock"])
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(before, folder, monkeypatch):
+    owner = {"open": temporary.os, "flock": temporary.fcntl}[before]
+    call, removed = getattr(owner, before), []
+
+    def remove_first(*given, **how):
+        if not removed:
+            removed.extend(folder.iterdir())
+            removed[0].rmdir()
+        return call(*given, **how)
+
+    monkeypatch.setattr(owner, before, remove_first)
+    with temporary.temporary_folder() as mine:
+        assert list(folder.iterdir()) == [mine]
+        assert removed[0] != mine
+
+
 def test_folders_in_use_and_folders_of_others_stay(folder):
     with temporary.temporary_folder() as used:
         (folder / "heterophony-results").mkdir()

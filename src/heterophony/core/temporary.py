@@ -29,9 +29,13 @@ def create_temporary_folder(socket: str = "") -> Path:
     _remove_abandoned_folders(parent)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        lock = os.open(folder, os.O_RDONLY)
+        # until it is locked, another process may take it for abandoned and remove it
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():  # else another process took it for abandoned before it was locked
+        if folder.exists():
             _locks[folder] = lock
             return folder
         os.close(lock)
