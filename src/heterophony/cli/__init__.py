@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
 from . import boards, data, fleet_run, lists, reports, reproduce, runs, search, slurm
 from .terminal import print_error
+
+OBJECTS_TO_COLLECTION = 20_000  # Python's 700 collects hundreds of times while torch loads
 
 EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
     "run": (
@@ -148,4 +151,5 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # nothing can be lost before a run begins, and torch cannot be interrupted while it loads
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(OBJECTS_TO_COLLECTION)
     app()

@@ -6,6 +6,7 @@ state is in the client store, by round.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -226,6 +227,7 @@ def run_worker(
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
     compute, cache = where.prepare(), TensorCache[int]()
+    gc.freeze()  # what exists now stays, and takes long to scan
     while True:
         try:
             run_batch(pipe, plan, client_store, cache, compute)

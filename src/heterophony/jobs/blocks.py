@@ -33,6 +33,7 @@ Form = Literal["rows", "stack", "alone"]  # how clients of one size are evaluate
 BLOCK_ROWS = 1000  # examples that go through the net at once
 ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need to be tried
 KEPT_BYTES = 16 << 20  # of clients' memories that are loaded at a time
+NOTHING = Tensors()  # shared, because making one for every client takes time
 TASKS_BY_ROW = ("classification", "regression", "multilabel")  # whose scores are one per example
 
 
@@ -67,7 +68,9 @@ class EvaluatedClient:
     @cached_property
     def personal(self) -> Tensors:
         """The tensors of its net that the server did not send."""
-        kept = self.memory.get("net", Tensors())
+        kept = self.memory.get("net", NOTHING)
+        if not kept:
+            return NOTHING
         return Tensors({k: v for k, v in kept.items() if k not in self.job.tensors})
 
     @property
@@ -113,7 +116,8 @@ def evaluate_clients(
 
 def make_reply(client: EvaluatedClient) -> Reply:
     tested = len(client.samples["test"])
-    return Reply(client.job.client, "evaluate", Tensors(), tested, tested, client.metrics)
+    name = client.job.client
+    return Reply(name, "evaluate", NOTHING, tested, tested, client.metrics, aside=NOTHING)
 
 
 def add_digest(plan: Plan, client: EvaluatedClient, reply: Reply) -> Reply:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from inspect import signature
 from math import ceil, log10
@@ -466,7 +468,7 @@ def execute_plan(
                 on_phase("starting" if engine.name == "serial" else "starting the workers")
                 spec = EngineSpec(engine.name, engine.workers, engine, compute)
                 engine = create_engine(spec, plan, folder.client_store)
-            with engine as entered:
+            with engine as entered, spare_garbage_collector():
                 first = f"round {len(select_rounds(events)) + 1}" if events else "first evaluation"
                 on_phase(first)
                 for event in run_rounds(plan, entered, folder, compute, notify.get_reason):
@@ -477,6 +479,16 @@ def execute_plan(
         record_below_local(folder.path)
         follow.end(summary)
     return summary
+
+
+@contextmanager
+def spare_garbage_collector() -> Iterator[None]:
+    """Exempt what exists now, such as torch's many objects, from garbage collection inside the block."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def describe_tracked_run(folder: RunFolder) -> TrackedRun:
