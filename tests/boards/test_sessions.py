@@ -26,9 +26,11 @@ from heterophony.boards.engine import BoardJudge
 from heterophony.boards.protocol import blobs as chunks
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.assignments import MESSAGES_PER_JOB
-from heterophony.boards.protocol.blobs import ReplyStore
+from heterophony.boards.protocol.blobs import OutgoingBlob, ReplyStore, decode_chunk
+from heterophony.boards.protocol.board_session import JobQueue
 from heterophony.boards.protocol.messages import (
     BlobRef,
+    Control,
     Done,
     Failed,
     Hello,
@@ -57,6 +59,7 @@ from heterophony.jobs.work import work as plan_work
 
 BOARDS = {"pi-1": ["a", "b", "c"], "pi-2": ["d"], "pi-3": ["e", "f"]}
 CLIENTS = list("abcdef")
+CONFIG_BLOB = BlobRef.from_bytes(b"config")
 
 
 def content(replies: list[Reply]) -> list[tuple]:
@@ -300,6 +303,48 @@ def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
     down = make_board_topic("pi-1", "down")
     assert session.receive(down, add_run(RUN, encode_message(old)), world.now) == []
     assert session.jobs.waiting == {}
+
+
+# A server that has gone back ------------------------------------------------------------------
+
+
+def queue_of_jobs(folder, *tensors: bytes) -> JobQueue:
+    """Return the queue of a board that waits for the tensors of a job for each."""
+    jobs = JobQueue(reply_store=ReplyStore(folder), max_blob_bytes=1000, now=0.0)
+    jobs.handle_control(Control(RUN, "id", 1, "running", 0, 9, 0, CONFIG_BLOB), 0.0)
+    jobs.blob_cache.blobs[CONFIG_BLOB.sha256] = b"config"
+    for client, content in zip("abc", tensors, strict=False):
+        blob = BlobRef.from_bytes(content)
+        jobs.handle_assigned(job_codec.make_assigned(RUN, jobs_of(0, client)[0], blob, blob), 0.0)
+    return jobs
+
+
+def test_tensors_that_the_server_no_longer_sends_do_not_hold_up_those_of_other_jobs(tmp_path):
+    first, second = BlobRef.from_bytes(b"first"), BlobRef.from_bytes(b"second")
+    jobs = queue_of_jobs(tmp_path, b"first", b"second")
+    wanted, now = list[str](), 0.0
+    while now < 29:
+        now += 1.0
+        wanted += [w.sha256 for w in jobs.repeat_overdue(now) if isinstance(w, Want)]
+    assert wanted == [second.sha256, first.sha256, second.sha256]  # the waits double
+    (chunk,) = OutgoingBlob.from_bytes(b"second").encode_wanted_chunks(Want(second.sha256, (0,)))
+    jobs.handle_chunk(decode_chunk(chunk), now)
+    assert jobs.blob_cache.has_all(second)
+
+
+def test_a_transfer_of_which_a_part_has_arrived_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 4)
+    first = BlobRef.from_bytes(b"first")
+    jobs = queue_of_jobs(tmp_path, b"first", b"second")
+    part, _ = OutgoingBlob.from_bytes(b"first").encode_wanted_chunks(Want(first.sha256, (0, 1)))
+    jobs.handle_chunk(decode_chunk(part), 1.0)
+    assert jobs.repeat_overdue(10.0) == [Want(first.sha256, (1,))]
+
+
+def test_a_new_start_of_the_server_assigns_its_jobs_again(tmp_path):
+    jobs = queue_of_jobs(tmp_path, b"first")
+    jobs.handle_control(replace(jobs.control, start=2), 1.0)
+    assert jobs.waiting == {}
 
 
 # Wrong boards ------------------------------------------------------------------------------

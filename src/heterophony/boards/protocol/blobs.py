@@ -226,6 +226,18 @@ class BlobCache:
     def repeat_overdue_request(self, now: float) -> list[Want]:
         return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
 
+    def drop_unanswered_transfer(self) -> BlobTransfer | None:
+        """Forget the current transfer and return it, unless a part of its blob has arrived."""
+        if self.current_transfer is None or self.current_transfer.incoming.received:
+            return None
+        unanswered, self.current_transfer = self.current_transfer, None
+        return unanswered
+
+    def keep_waiting(self, unanswered: BlobTransfer) -> None:
+        """Repeat the current request no sooner than that of the transfer before it."""
+        if self.current_transfer is not None:
+            self.current_transfer.resend_timer = unanswered.resend_timer
+
 
 class ReplyStore:
     """Replies that are kept until the server has reached a later round."""

@@ -57,6 +57,8 @@ class JobQueue:
         before, self.control = self.control, control
         if before is None or (before.start, before.t) != (control.start, control.t):
             self.failures.clear()
+        if before is not None and before.start != control.start:
+            self.waiting.clear()  # the server may have gone back a round; it assigns its jobs again
         self.waiting = {k: job for k, job in self.waiting.items() if self.is_round_open(job.t)}
         announced = self.reply_store.announcements.values()
         for done in [d for d in announced if not self.is_round_open(d.t)]:
@@ -193,7 +195,22 @@ class JobQueue:
             for job, timer in self.announcement_timers.items()
             if timer.advance_if_due(now)
         ]
-        return [*due, *self.blob_cache.repeat_overdue_request(now)]
+        return [*due, *self.repeat_overdue_request(now)]
+
+    def repeat_overdue_request(self, now: float) -> OutgoingMessages:
+        """Repeat the request for a blob; if nothing of it has come, let the blobs of other jobs go first.
+
+        The server does not send the tensors of a job that is no longer open.
+        """
+        requests = self.blob_cache.repeat_overdue_request(now)
+        if not requests or (unanswered := self.blob_cache.drop_unanswered_transfer()) is None:
+            return [*requests]
+        for job in list(self.waiting.values()):
+            if unanswered.blob in (job.tensors, job.average):
+                self.waiting[job.id] = self.waiting.pop(job.id)
+        out = self.request_blobs(now)
+        self.blob_cache.keep_waiting(unanswered)
+        return out
 
 
 class BoardSession:
