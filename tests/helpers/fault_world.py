@@ -740,6 +740,8 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None) -> World:
                 world.run_to_end()
             else:
                 run_simulation(world, kind == "pool")
+        for name in HOLDS:
+            world.disk.end_process(name)
     except HeterophonyError as error:
         raise PromiseError(f"an error nobody handled: {error!r}") from error
     finally:

@@ -81,7 +81,7 @@ CELLS = {  # as many as numbers are printed, or curves drawn
     "fedreb": [2, 8, 4, 6, 8, 36, 36],
     "fedreg": [50, 8, 40, 50, 40, 6, 10, 28],
     "fine": [16],
-    "gausshead": [112],
+    "gausshead": [126],
     "own": [78],
     "pfakd": [42, 15, 15, 36, 57, 18, 9],
 }
