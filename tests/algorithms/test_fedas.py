@@ -1,4 +1,4 @@
-"""FedAS: what its paragraph of the specification promises.
+"""FedAS does what its paper says, as stated here.
 
 Heads are personal. A client that has trained before first aligns the base that it receives: it computes the
 mean features of its classes with the base that it trained last, and trains the received one for an epoch of

@@ -1,4 +1,4 @@
-"""FedEM: what its paragraph of the specification promises.
+"""FedEM does what its paper says, as stated here.
 
 The server has M models and sends all of them. A client has weights π of them, equal at first. In a round it
 computes for every training example the share of each model, q_m ∝ π_m p_m(y | x) (E step, in evaluation

@@ -1,4 +1,4 @@
-"""FedETF: what its paragraph of the specification promises.
+"""FedETF does what its paper says, as stated here.
 
 The last layer of the head is replaced: features go through a learned projection, are scaled to one length
 (a number that is learned too), and are multiplied with fixed directions of the classes, a simplex whose angles are

@@ -1,4 +1,4 @@
-"""Floco: what its paragraph of the specification promises.
+"""Floco does what its paper says, as stated here.
 
 The weights of the last layer are a simplex of M corners, the others as in FedAvg. In its first τ rounds a client draws for every
 mini-batch a point of the simplex, evenly, and trains base and corners with the last layer that is their mixture at this point. After

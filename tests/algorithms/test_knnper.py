@@ -1,4 +1,4 @@
-"""kNN-Per: what its paragraph of the specification promises.
+"""kNN-Per does what its paper says, as stated here.
 
 FedAvg is trained as it is. Before a client predicts, it stores the features that the received base gives
 its training examples, with their classes. Of an example it asks the k nearest stored features (Euclidean

@@ -1,4 +1,4 @@
-"""PeFLL: what its paragraph of the specification promises.
+"""PeFLL does what its paper says, as stated here.
 
 The server has a hypernetwork as in pFedHN and a layer that embeds a client's data: v = E p + e, with p the frequencies of its labels.
 Client k gets θ = h(v), trains it, and replies with it and p. Hypernetwork and embedding are trained together by the chain rule, as in

@@ -1,4 +1,4 @@
-"""pFedFDA: what its paragraph of the specification promises.
+"""pFedFDA does what its paper says, as stated here.
 
 The head is no learned layer but a Gaussian of features for each class: means and one common covariance, which are shared
 and averaged like weights. A client makes a linear discriminant of those it received, with the log-frequencies of its own

@@ -1,4 +1,4 @@
-"""pFedHN: what its paragraph of the specification promises.
+"""pFedHN does what its paper says, as stated here.
 
 The server has an embedding v_i of every client and a hypernetwork: an MLP of v_i, and on its output one linear layer for each tensor
 of the model. Client i receives θ_i = h(v_i), trains it, and replies. With Δ_i = θ_i less what it trained, the gradient of hypernetwork

@@ -27,7 +27,7 @@ from heterophony.boards.engine import FLOOD_REASON
 from heterophony.boards.journal import find_damage, parse_line, read_journal
 from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.protocol.topics import make_board_topic
-from heterophony.results.boards import build_devices_section, read_device_table
+from heterophony.results.boards import build_boards_section, read_board_status
 
 HELD = {"one": ["0", "2"], "two": ["1", "3"]}
 MOST = 60_000_000  # packets; reached only where a test fails, or one slow core runs everything
@@ -96,9 +96,9 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
     assert sum("board mallory is shut out: it sent more messages" in w for w in said) == 1
     status = json.loads((tmp_path / "flooded" / "run" / "boards-now.json").read_text())
     assert {n: d["state"] for n, d in status["boards"].items()}["mallory"] == "shut_out"
-    table = read_device_table(tmp_path / "flooded" / "run")
+    table = read_board_status(tmp_path / "flooded" / "run")
     assert table is not None
-    assert "1 shut out" in build_devices_section(table)["summary"]
+    assert "1 shut out" in build_boards_section(table)["summary"]
     check_journal(tmp_path / "flooded" / "run", made if at_hand else None)
     enrolled_names = [d.name for d in made.certificate_store.list_enrolled()]
     assert ("mallory" in enrolled_names) != at_hand

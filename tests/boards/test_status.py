@@ -278,17 +278,17 @@ def test_the_table_says_in_words_and_units_what_the_file_says(tmp_path, world):
     counts = {"bytes_down": 999, "bytes_up": 12_345_678, "seconds": 61.25, "doing": work}
     away = {"state": "gone", "clients": many, "refused": 2, "wrong": 1, "why": "too long"}
     written(run, world, pi_1=counts, pi_2={**away, "since": 1e9, "bytes_down": 2_000_000_000})
-    (told,) = page_data.build_page_data(runs.load_runs([run]))["devices"]
-    one, two = told["rows"]
+    (told,) = page_data.build_page_data(runs.load_runs([run]))["boards"]
+    one, two = (row["cells"] for row in told["table"]["rows"])
     busy = "training client a, round 3; sending for client b, round 3"
-    assert one["cells"][:4] == ("here", "a, b", busy, "2")
-    assert one["cells"][4:] == ("61.2", "999 B", "12.3 MB", "0", "0", "–")
-    assert two["cells"][1] == ", ".join(many[:12]) + " and 3 more"
-    assert two["cells"][0] == f"gone since {boards.format_time(1e9, 1e9)}"
-    assert (two["cells"][5], two["cells"][-2:]) == ("2.0 GB", ("3", "too long"))
+    assert one[1:5] == ["here", "a, b", busy, "2"]
+    assert one[5:] == ["61.2", "999 B", "12.3 MB", "0", "0", "–"]
+    assert two[2] == ", ".join(many[:12]) + " and 3 more"
+    assert two[1] == f"gone since {boards.format_time(1e9, 1e9)}"
+    assert (two[6], two[-2:]) == ("2.0 GB", ["3", "too long"])
     assert told["summary"] == "2 boards: 1 here, 1 gone; 3 refused replies and messages."
     assert told["caption"].startswith("FedAvg, round 2 of 60, as of ")
-    assert len(told["titles"]) == 1 + len(one["cells"])
+    assert told["states"] == ("here", "gone")
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ def test_a_damaged_file_is_one_line_and_nothing_else_is_lost(tmp_path, text):
     (run / "boards-now.json").write_text(text)
     view = views.ViewLoader(run).load_view()
     line = "The boards cannot be shown: boards-now.json is damaged, or of another version."
-    assert [d["summary"] for d in parts(view.message)["devices"]] == [line]
-    assert data_of(html.render_report(runs.load_runs([run])))["devices"][0]["rows"] == []
+    assert [d["summary"] for d in parts(view.message)["boards"]] == [line]
+    assert data_of(html.render_report(runs.load_runs([run])))["boards"][0]["table"]["rows"] == []
     assert view.note == ""
 
 
@@ -317,12 +317,12 @@ def test_only_the_boards_are_told_again_when_only_they_change(tmp_path, world):
     assert set(parts(board.load_view().message)) == {"note", "message"}
     written(run, world)
     first = board.load_view()
-    assert set(parts(first.message)) == {"note", "message", "devices"}
+    assert set(parts(first.message)) == {"note", "message", "boards"}
     written(run, world, pi_1={"jobs": 77})
     second = board.load_view()
     assert second.message_parts[0] is first.message_parts[0]
-    assert parts(second.message_parts[1])["devices"][0]["rows"][0]["cells"][3] == "77"
-    assert data_of(second.render_html())["devices"][0]["rows"][0]["cells"][3] == "77"
+    assert parts(second.message_parts[1])["boards"][0]["table"]["rows"][0]["cells"][4] == "77"
+    assert data_of(second.render_html())["boards"][0]["table"]["rows"][0]["cells"][4] == "77"
     assert board.load_view() is second
     (run / "boards-now.json").unlink()
     assert set(parts(board.load_view().message)) == {"note", "message"}
@@ -331,21 +331,21 @@ def test_only_the_boards_are_told_again_when_only_they_change(tmp_path, world):
 def test_a_silent_server_is_named_and_an_ended_run_is_not(tmp_path, world):
     run = stored(tmp_path / "run", played(FIRST))
     told = written(run, world)
-    found = boards.read_device_table(run)
+    found = boards.read_board_status(run)
     at = told["written"]
     silent = "The server has stopped or not responded since"
     assert (
         silent
-        not in boards.build_devices_section(found, "x", at + boards.SILENCE_SECONDS)["summary"]
+        not in boards.build_boards_section(found, "x", at + boards.SILENCE_SECONDS)["summary"]
     )
     assert (
         silent
-        in boards.build_devices_section(found, "x", at + boards.SILENCE_SECONDS + 1)["summary"]
+        in boards.build_boards_section(found, "x", at + boards.SILENCE_SECONDS + 1)["summary"]
     )
     assert (
-        silent in boards.build_devices_section(replace(found, state="stopped"), "x", at)["summary"]
+        silent in boards.build_boards_section(replace(found, server="stopped"), "x", at)["summary"]
     )
-    ended = boards.build_devices_section(replace(found, state="ended"), "x", at + 1e6)
+    ended = boards.build_boards_section(replace(found, server="ended"), "x", at + 1e6)
     assert ended["summary"] == "2 boards: 2 here. The run has ended."
     assert ended["caption"] == "x, at the end of the run"
 
@@ -361,7 +361,7 @@ def test_a_browser_shows_boards_live_before_and_in_a_run_and_only_as_text(
     try:
         tab.goto(served.url)
         written(run, world, "waiting", pi_2={"state": "expected"})
-        until(tab, "not yet here", "#devices-tables")
+        until(tab, "not yet here", "#boards-tables")
         stored_events = [json.dumps(e) + "\n" for e in played(FIRST, finished=False)]
         (run / "events.jsonl").write_text("".join(stored_events))
         until(tab, "FedAvg, round 2 of 60", "#legend")
@@ -369,18 +369,18 @@ def test_a_browser_shows_boards_live_before_and_in_a_run_and_only_as_text(
         region.focus()
         evil = {"state": "refused", "wrong": 3, "why": HOSTILE}
         written(run, world, pi_2=evil, pi_1={"doing": [{"what": "train", "client": "b", "t": 2}]})
-        until(tab, "3 refused replies and messages", "#devices-summary")
+        until(tab, "3 refused replies and messages", "#boards-summary")
         assert tab.evaluate("() => document.activeElement.getAttribute('role')") == "region"
-        rows = tab.locator("#devices tbody tr")
+        rows = tab.locator("#boards tbody tr")
         assert "training client b, round 2" in rows.nth(0).inner_text()
         assert HOSTILE in rows.nth(1).inner_text()
-        assert tab.locator("#devices img, #devices script").count() == 0
-        assert tab.locator("#devices [role=status], #devices [aria-live]").count() == 1
-        assert "as of" in tab.locator("#devices caption").inner_text()
+        assert tab.locator("#boards img, #boards script").count() == 0
+        assert tab.locator("#boards [role=status], #boards [aria-live]").count() == 1
+        assert "as of" in tab.locator("#boards caption").inner_text()
         assert tab.get_by_role("link", name="Boards").count() == 1
         (run / "boards-now.json").write_text("{")
-        until(tab, "is damaged", "#devices-summary")
-        assert tab.locator("#devices table").count() == 0
+        until(tab, "is damaged", "#boards-summary")
+        assert tab.locator("#boards table").count() == 0
         assert tab.complaints == []
     finally:
         served.shutdown()

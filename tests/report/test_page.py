@@ -205,10 +205,10 @@ def test_a_round_over_the_boards_is_drawn(visit: Open, tmp_path: Path) -> None:
             event["boards"] = {"pi-2": {"train": 0.4, "spans": spans}, "pi-1": {"spans": []}}
     stored(tmp_path / "run", events)
     tab = visit(runs.load_runs([tmp_path / "run"]))
-    assert tab.locator("#device-rounds").is_visible()
+    assert tab.locator("#board-rounds").is_visible()
     assert tab.locator("#gantt rect.lane").count() == 2
     assert tab.locator("#gantt rect.activity.a1").count() == 2  # of the legend, and of pi-2
-    assert list(table_of(tab, "#device-rounds-table")) == ["pi-2"]  # the other has no numbers
+    assert list(table_of(tab, "#board-rounds-table")) == ["pi-2"]  # the other has no numbers
 
 
 # Chosen by the reader -----------------------------------------------------------------------

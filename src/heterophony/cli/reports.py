@@ -37,7 +37,7 @@ class ReportFigure(StrEnum):
     difference = "difference"
     participation = "participation"
     ranks = "ranks"
-    devices = "devices"
+    boards = "boards"
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ FileOption = Annotated[
 KindOption = Annotated[
     ReportFigure,
     typer.Option(
-        help="Which figure; a page has all of them. devices: a .csv with a row per board and round."
+        help="Which figure; a page has all of them. boards: a .csv with a row per board and round."
     ),
 ]
 
@@ -102,7 +102,7 @@ def report(
             " -o difference.svg --kind difference"
         )
     runs = load_runs(folders, terminal.print_note, check_showable)
-    if kind is ReportFigure.devices:
+    if kind is ReportFigure.boards:
         write_board_rounds(runs, path)
     elif is_table:
         export_comparison(runs, path, parse_columns(columns))

@@ -78,7 +78,7 @@ def run(
     assert spec.federation is not None
     name = f"{shorten_name(config.algorithm_name)}-{spec.federation.name}"
     folder = RunFolder(out or find_free_folder(name))
-    folder.create(spec.to_toml())
+    folder.create(spec.format_config())
     folder.close()
     hint = format_resume_hint(folder.path, [config.algorithm_name])
     run_and_wait({folder: spec}, hint, None, track)

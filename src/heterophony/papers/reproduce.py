@@ -190,7 +190,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
             check_same_settings(task, folder)
         else:
             config = resolve_config(task.config)
-            folder.create(RunSpec(config).load_data().to_toml())
+            folder.create(RunSpec(config).load_data().format_config())
             folder.close()
 
 
@@ -212,7 +212,7 @@ def name_groups(settings: dict[str, Any]) -> dict[str, Any]:
     model = settings.get("model", {})
     if not {"group", "groups"} & set(model):
         return settings
-    text = RunSpec(resolve_config(settings)).load_data().to_toml()
+    text = RunSpec(resolve_config(settings)).load_data().format_config()
     written = tomllib.loads(text)["model"]
     other = {k: v for k, v in model.items() if k not in ("group", "groups")}
     named = {k: written[k] for k in ("name", "group") if k in written}

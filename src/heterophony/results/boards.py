@@ -20,7 +20,7 @@ from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
 from ..runs.events import Event, RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
-from .table import Column, ResultTable, Rows, Value, render_csv, render_page
+from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_page
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -30,38 +30,39 @@ STATE_LABELS = {"here": "here", "arriving": "arriving", "expected": "not yet her
 STATE_LABELS |= {"gone": "gone", "refused": "refused", "shut_out": "shut out"}
 ACTIVITY_LABELS = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
 ACTIVITY_LABELS |= {"train": "training", "evaluate": "measuring", "join": "joining"}
-COLUMN_TITLES = ["board", "state", "clients", "now", "jobs", "seconds", "down", "up", "came back"]
+COLUMN_TITLES: Columns = [
+    "board",
+    "state",
+    "clients",
+    "now",
+    "jobs",
+    "seconds",
+    "down",
+    "up",
+    "came back",
+]
 COLUMN_TITLES += ["refused", "why, the last time"]
 MAX_LISTED_CLIENTS = 12  # of one board; the others are counted
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class DeviceRow:
-    """The state of one board."""
-
-    name: str
-    state: str
-    cells: tuple[str, ...]
-    num_refused: int
-
-
-@dataclass(frozen=True)
-class DeviceTable:
-    """All boards of a run, or the problem with the file."""
+class BoardStatus:
+    """The state of every board of a run, and their table; or the problem with the file."""
 
     problem: str = ""
-    state: str = ""  # of the server: waiting, running, ended, stopped
+    server: str = ""  # waiting, running, ended, stopped
     written_at: float = 0.0
-    rows: tuple[DeviceRow, ...] = ()
-    num_unattributed: int = 0  # refused messages of unknown boards
+    states: tuple[str, ...] = ()  # of the boards, in the order of the rows
+    table: ResultTable = ResultTable((), ())
+    num_refused: int = 0  # replies and messages, those of unknown boards too
 
 
-def read_device_table(folder: Path) -> DeviceTable | None:
+def read_board_status(folder: Path) -> BoardStatus | None:
     """Read the status that the server wrote last; None if the run has no boards."""
     path = folder / BOARDS_FILE
     try:
-        return parse_device_table(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
+        return parse_board_status(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
@@ -69,82 +70,84 @@ def read_device_table(folder: Path) -> DeviceTable | None:
     except UnsuitableFileError:  # too large, or no regular file
         pass
     except OSError as error:
-        return DeviceTable(f"The boards cannot be shown: {BOARDS_FILE}: {error.strerror}.")
-    return DeviceTable(
+        return BoardStatus(f"The boards cannot be shown: {BOARDS_FILE}: {error.strerror}.")
+    return BoardStatus(
         f"The boards cannot be shown: {BOARDS_FILE} is damaged, or of another version."
     )
 
 
-def parse_device_table(content: Json) -> DeviceTable:
+def parse_board_status(content: Json) -> BoardStatus:
+    """Check the content of the file; raise an error if it is not as the server writes it."""
     if content["form"] != FORMAT_VERSION:
         raise ValueError("of another version")
     written = require_number(content["written"])
     format_time(written, written)  # raises if it is not a date
-    rows = tuple(
-        parse_device_row(require_text(name), device, written)
-        for name, device in content["boards"].items()
+    boards, others = content["boards"], content["others"]
+    refused = [count_refused(others), require_count(content["foreign"])]
+    refused += [count_refused(board) for board in boards.values()]
+    rows = [list_board_cells(require_text(n), board, written) for n, board in boards.items()]
+    return BoardStatus(
+        "",
+        require_text(content["state"]),
+        written,
+        tuple(require_text(board["state"]) for board in boards.values()),
+        ResultTable.build(COLUMN_TITLES, rows),
+        sum(refused),
     )
-    others = content["others"]
-    unattributed = (
-        require_count(content["foreign"])
-        + require_count(others["wrong"])
-        + require_count(others["refused"])
-    )
-    return DeviceTable("", require_text(content["state"]), written, rows, unattributed)
 
 
-def parse_device_row(name: str, device: Json, written: float) -> DeviceRow:
-    state, since = require_text(device["state"]), device["since"]
+def count_refused(board: Json) -> int:
+    return require_count(board["refused"]) + require_count(board["wrong"])
+
+
+def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
+    state, since = require_text(board["state"]), board["since"]
     away = state == "gone" and since is not None
-    where = (
-        f"gone since {format_time(require_number(since), written)}" if away else STATE_LABELS[state]
-    )
-    refused = require_count(device["refused"]) + require_count(device["wrong"])
-    cells = (
-        where,
-        format_client_list([require_text(c) for c in device["clients"]]),
-        "; ".join(describe_activity(d) for d in device["doing"]) or "–",
-        str(require_count(device["jobs"])),
-        f"{require_number(device['seconds']):.1f}",
-        format_bytes(require_count(device["bytes_down"])),
-        format_bytes(require_count(device["bytes_up"])),
-        str(require_count(device["reconnects"])),
-        str(refused),
-        require_text(device["why"]) or "–",
-    )
-    return DeviceRow(name, state, cells, refused)
+    return [
+        name,
+        f"gone since {format_time(require_number(since), written)}"
+        if away
+        else STATE_LABELS[state],
+        format_client_list([require_text(c) for c in board["clients"]]),
+        "; ".join(describe_activity(d) for d in board["doing"]) or "–",
+        str(require_count(board["jobs"])),
+        f"{require_number(board['seconds']):.1f}",
+        format_bytes(require_count(board["bytes_down"])),
+        format_bytes(require_count(board["bytes_up"])),
+        str(require_count(board["reconnects"])),
+        str(count_refused(board)),
+        require_text(board["why"]) or "–",
+    ]
 
 
 # Texts --------------------------------------------------------------------------------------
-def build_devices_section(table: DeviceTable, label: str = "", now: float | None = None) -> Json:
+def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
     """Build the page's section of boards; mention if the server has been silent long before ``now``."""
-    if table.problem:
-        return {"run": label, "summary": table.problem, "caption": "", "titles": [], "rows": []}
-    ended = table.state == "ended"
-    when = format_time(table.written_at, now or table.written_at)
-    sentences = [describe_device_table(table), "The run has ended." if ended else ""]
-    if table.state == "stopped" or (not ended and now and now - table.written_at > SILENCE_SECONDS):
+    section = {"run": label, "table": render_page(boards.table), "states": boards.states}
+    if boards.problem:
+        return {**section, "summary": boards.problem, "caption": ""}
+    ended = boards.server == "ended"
+    when = format_time(boards.written_at, now or boards.written_at)
+    sentences = [summarise_boards(boards), "The run has ended." if ended else ""]
+    silent = not ended and now and now - boards.written_at > SILENCE_SECONDS
+    if silent or boards.server == "stopped":
         sentences[1] = f"The server has stopped or not responded since {when}."
     caption = "at the end of the run" if ended else f"as of {when}"
-    rows = [{"name": r.name, "state": r.state, "cells": r.cells} for r in table.rows]
     return {
-        "run": label,
+        **section,
         "summary": " ".join(filter(None, sentences)),
         "caption": ", ".join(filter(None, (label, caption))),
-        "titles": COLUMN_TITLES,
-        "rows": rows,
     }
 
 
-def describe_device_table(table: DeviceTable) -> str:
-    """Summarise how many boards are in each state and how many messages were refused."""
-    states = Counter(row.state for row in table.rows)
+def summarise_boards(boards: BoardStatus) -> str:
+    """Return how many boards are in each state and how many messages were refused."""
+    states, n = Counter(boards.states), len(boards.states)
     counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
-    refused = sum(row.num_refused for row in table.rows) + table.num_unattributed
-    total = f"{len(table.rows)} board{'s' * (len(table.rows) != 1)}"
+    total = f"{n} board{'s' * (n != 1)}"
     parts = [f"{total}: {', '.join(counts)}" if counts else "No board yet"]
-    if refused:
-        parts.append(f"{refused} refused replies and messages")
+    if boards.num_refused:
+        parts.append(f"{boards.num_refused} refused replies and messages")
     return "; ".join(parts) + "."
 
 
@@ -216,11 +219,11 @@ class LabelledRun(Protocol):
     def events(self) -> list[Event]: ...
 
 
-def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Iterate over the boards of a round."""
-    devices = event.get("boards")
-    if isinstance(devices, dict):
-        known = {str(name): values for name, values in devices.items() if isinstance(values, dict)}
+    boards = event.get("boards")
+    if isinstance(boards, dict):
+        known = {str(name): values for name, values in boards.items() if isinstance(values, dict)}
         yield from ((name, known[name]) for name in sort_names(known))
 
 
@@ -233,9 +236,9 @@ def get_number(values: Mapping[str, Any], key: str) -> float | None:
 
 
 # The page -----------------------------------------------------------------------------------
-def build_device_rounds_section(run: LabelledRun) -> Json | None:
+def build_board_rounds_section(run: LabelledRun) -> Json | None:
     """Build the section of drawn rounds and averages; None if the run has no boards."""
-    rounds = [e for e in select_rounds(run.events) if any(iterate_device_rounds(e))]
+    rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
     if not rounds:
         return None
     return {
@@ -258,9 +261,9 @@ def describe_round(event: RoundEvent) -> Json:
     return {
         "t": event["t"],
         "seconds": event["seconds"],
-        "devices": [
+        "boards": [
             {"name": name, "spans": list_spans(values.get("spans"))}
-            for name, values in iterate_device_rounds(event)
+            for name, values in iterate_board_rounds(event)
         ],
     }
 
@@ -280,9 +283,9 @@ def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
     """Build the table of averages over the rounds, one row per board."""
     values: dict[str, dict[str, list[float]]] = {}
     for event in rounds:
-        for name, device in iterate_device_rounds(event):
+        for name, board in iterate_board_rounds(event):
             for key in NUMBERS:
-                if (number := get_number(device, key)) is not None:
+                if (number := get_number(board, key)) is not None:
                     values.setdefault(name, {}).setdefault(key, []).append(number)
     rows = [[name, *list_round_cells(values[name], len(rounds))] for name in sort_names(values)]
     return ResultTable.build(["board", *ROUND_COLUMNS], rows)
@@ -310,7 +313,7 @@ def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Valu
 def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
     """Write one line per run, round and board as CSV."""
     if path.suffix != ".csv":
-        raise ConfigError(f"--kind devices: write a .csv, as in -o devices.csv, not {path.name}")
+        raise ConfigError(f"--kind boards: write a .csv, as in -o boards.csv, not {path.name}")
     rows: Rows = [
         [
             *(run.label, event["t"], event["seconds"], name),
@@ -318,7 +321,7 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
         ]
         for run in runs
         for event in select_rounds(run.events)
-        for name, values in iterate_device_rounds(event)
+        for name, values in iterate_board_rounds(event)
     ]
     table = ResultTable.build(["run", "round", "round_seconds", "board", *NUMBERS], rows)
     write_atomically(path, render_csv(table).encode())

@@ -21,7 +21,7 @@ from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
 from ..runs.summary import Summary, describe_state, summarise, summarise_so_far
-from .boards import DeviceTable, read_device_table
+from .boards import BoardStatus, read_board_status
 
 Curve = list[tuple[int, float]]
 DAMAGED = "cannot be shown: its files are damaged, or were written by another version"
@@ -41,7 +41,7 @@ class Run:
     events: list[Event]
     curves: dict[str, Curve]
     summary: Summary | None  # of a finished run
-    devices: DeviceTable | None = None  # of a run on devices
+    boards: BoardStatus | None = None  # of a run on boards
 
     @property
     def start(self) -> StartEvent:
@@ -106,8 +106,8 @@ def read_run(folder: Path) -> Run:
             f"{lines} is damaged: it does not begin with the start of a run"
         ) from None
     summary = summarise(events) if get_end(events) else None
-    settings, devices = read_config_table(config), read_device_table(folder)
-    return Run(folder, name, name, settings, events, compute_curves(events), summary, devices)
+    settings, boards = read_config_table(config), read_board_status(folder)
+    return Run(folder, name, name, settings, events, compute_curves(events), summary, boards)
 
 
 def read_config_table(path: Path) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def run(
         if resume and folder.config_file.exists():
             spec.open_folder(folder, "out=")
         else:
-            folder.create(spec.to_toml(), from_python=True)
+            folder.create(spec.format_config(), from_python=True)
         with show_progress(progress) as shown:
             run_one(spec, folder, plan, [on_event], shown, track)
     except BaseException:

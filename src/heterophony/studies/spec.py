@@ -120,8 +120,8 @@ class RunSpec:
             )
         return found
 
-    def to_toml(self) -> str:
-        """Format the run as the text of its ``config.toml``."""
+    def format_config(self) -> str:
+        """Return the text of the run's ``config.toml``."""
         return self.config.to_toml(self.list_objects())
 
     # Folders --------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class RunSpec:
 
         ``option`` is the option by which the user passed the folder, for messages.
         """
-        text = self.to_toml()
+        text = self.format_config()
         if not folder.config_file.exists():
             folder.create(text)
         elif parse_settings(folder.reopen()) != parse_settings(text):
@@ -286,9 +286,9 @@ def create_folders(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFol
     for label, spec in complete.items():
         folder = RunFolder(parent / label)
         if not folder.config_file.exists():
-            folder.create(spec.to_toml())
+            folder.create(spec.format_config())
             folder.close()
-        elif parse_settings(folder.read_config_text()) != parse_settings(spec.to_toml()):
+        elif parse_settings(folder.read_config_text()) != parse_settings(spec.format_config()):
             raise FolderError(
                 f"{folder.path} holds a run with other settings; choose another --out"
             )

@@ -294,6 +294,6 @@ def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] |
         if settings is None:
             continue
         whole = {**settings, VALIDATION_KEY: 0.0}
-        text = tune.search.make_spec(label, whole, tune.search.seed).to_toml()
+        text = tune.search.make_spec(label, whole, tune.search.seed).format_config()
         (parent / "chosen").mkdir(exist_ok=True)
         write_atomically(parent / "chosen" / f"{label}.toml", text.encode())

@@ -167,7 +167,7 @@ class Broker:
             server = self._issue_enrolment(
                 authority, process.SERVER_NAME, authority.valid_until, here
             )
-        write_atomically(self.server_enrolment_file, server.to_toml(), private=True)
+        write_atomically(self.server_enrolment_file, server.encode(), private=True)
         # last: its existence means that the folder is complete
         write_atomically(self.settings_file, tomli_w.dumps(asdict(settings)).encode(), private=True)
         return server
@@ -204,7 +204,7 @@ class Broker:
         issued = self._issue_enrolment(self._load_authority(), name, until, settings, clients)
         self.certificate_store.add(name, issued.certificate)
         try:
-            write_atomically(out, issued.to_toml(), private=True)
+            write_atomically(out, issued.encode(), private=True)
         except Exception:
             self.certificate_store.remove(name)
             raise

@@ -40,7 +40,7 @@ class Enrolment:
     def __repr__(self) -> str:  # without the key, wherever it is printed or logged
         return f"Enrolment({self.name!r}, {self.address}:{self.port})"
 
-    def to_toml(self) -> bytes:
+    def encode(self) -> bytes:
         return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
 
     def make_ssl_context(self) -> ssl.SSLContext:

@@ -211,7 +211,7 @@ class Enroller:
             if board.name in {d.name for d in self.broker.certificate_store.list_enrolled()}:
                 self.broker.revoke(board.name)
             issued = self.broker.enrol(board.name, Path(folder) / ENROLMENT_FILE, clients)
-        text = replace(issued, address=address).to_toml()
+        text = replace(issued, address=address).encode()
         push_files(ssh, board, {ENROLMENT_FILE: Content(text, PRIVATE)})
 
 

@@ -43,11 +43,11 @@ REPORT_SCRIPTS = (
     "participation.js",
     "audit.js",
     "protection.js",
-    "devices.js",
+    "boards.js",
     "gantt.js",
     "confusion.js",
 )
-RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "devices.js")
+RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "boards.js")
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.scores import SCORES
-from ...results.boards import build_device_rounds_section, build_devices_section
+from ...results.boards import build_board_rounds_section, build_boards_section
 from ...results.comparison import (
     ComparisonRow,
     compare_runs,
@@ -83,8 +83,8 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             }
             for p in collect_participation(runs)
         ],
-        "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
-        "board_rounds": [s for r in runs if (s := build_device_rounds_section(r)) is not None],
+        "boards": [build_boards_section(r.boards, r.label) for r in runs if r.boards],
+        "board_rounds": [s for r in runs if (s := build_board_rounds_section(r)) is not None],
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "confusion": build_confusion_section(runs),
         "settings": build_settings_section(runs),

@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from ...core.errors import HeterophonyError
-from ...results.boards import DeviceTable, build_devices_section, read_device_table
+from ...results.boards import BoardStatus, build_boards_section, read_board_status
 from ...results.runs import Run, label_runs, load_run
 from ...runs.run_index import BOARDS_FILE, CONFIG_FILE, list_member_runs
 from . import html
@@ -33,7 +33,7 @@ NO_RUN_NOTE = "There is no run in {} yet. This page updates as soon as one start
 MAX_CACHED_VIEWS = 32  # views whose runs are kept in memory
 # By folder: the stamp when it was read, and what was read; so that only changes are read again.
 FolderContents = dict[Path, tuple[FolderStamp, Any]]
-DeviceTables = dict[Path, tuple[FileStamp, DeviceTable]]
+BoardStatuses = dict[Path, tuple[FileStamp, BoardStatus]]
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class View:
     runs: tuple[Run, ...] = ()
     rows: list[RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
-    devices: DeviceTables = field(default_factory=dict)
+    boards: BoardStatuses = field(default_factory=dict)
     running: frozenset[Path] = frozenset()  # of a run list: runs that a process works on
-    message_parts: tuple[bytes, ...] = ()  # everything but the devices; the devices
+    message_parts: tuple[bytes, ...] = ()  # everything but the boards; the boards
 
     @property
     def message(self) -> bytes:
@@ -144,10 +144,10 @@ def list_run_folders(folder: Path) -> list[Path]:
 def build_comparison_view(title: str, folders: Iterable[Path], old: View | None) -> View:
     """Build the comparison of these runs; the note names runs that cannot be shown."""
     contents = read_changed_folders(folders, old, load_run_or_reason)
-    devices = read_changed_devices(contents, old)
+    boards = read_changed_boards(contents, old)
     same = old and old.folder_contents and list_stamps(contents) == list_stamps(old.folder_contents)
-    if old and same and devices.keys() == old.devices.keys():
-        return update_devices(old, devices)
+    if old and same and boards.keys() == old.boards.keys():
+        return update_boards(old, boards)
     problems = [
         f"{decode_name(f.name)} {why}." for f, (_, why) in contents.items() if type(why) is str
     ]
@@ -157,31 +157,31 @@ def build_comparison_view(title: str, folders: Iterable[Path], old: View | None)
     view = create_view(
         title,
         " ".join(problems),
-        runs=tuple(attach_devices(run, devices) for run in runs),
+        runs=tuple(attach_boards(run, boards) for run in runs),
         folder_contents=contents,
     )
-    return update_devices(view, devices)
+    return update_boards(view, boards)
 
 
-def update_devices(view: View, devices: DeviceTables) -> View:
-    """Return the view with the current devices; the same object if nothing changed."""
-    if not devices:
+def update_boards(view: View, boards: BoardStatuses) -> View:
+    """Return the view with the current boards; the same object if nothing changed."""
+    if not boards:
         return view
     labels = {run.folder: run.label for run in view.runs}
-    names = {f: labels.get(f, decode_name(f.name)) for f in devices}
-    sections = [build_devices_section(d, names[f], time()) for f, (_, d) in devices.items()]
+    names = {f: labels.get(f, decode_name(f.name)) for f in boards}
+    sections = [build_boards_section(d, names[f], time()) for f, (_, d) in boards.items()]
     parts = (
         view.message_parts[0],
-        f"event: devices\ndata: {html.dump_safe_json(sections)}\n\n".encode(),
+        f"event: boards\ndata: {html.dump_safe_json(sections)}\n\n".encode(),
     )
     if parts == view.message_parts:
         return view
-    runs = tuple(attach_devices(run, devices) for run in view.runs)
-    return replace(view, runs=runs, devices=devices, message_parts=parts)
+    runs = tuple(attach_boards(run, boards) for run in view.runs)
+    return replace(view, runs=runs, boards=boards, message_parts=parts)
 
 
-def attach_devices(run: Run, devices: DeviceTables) -> Run:
-    return replace(run, devices=devices[run.folder][1]) if run.folder in devices else run
+def attach_boards(run: Run, boards: BoardStatuses) -> Run:
+    return replace(run, boards=boards[run.folder][1]) if run.folder in boards else run
 
 
 def create_view(name: str, note: str, **fields: Any) -> View:
@@ -231,14 +231,14 @@ def read_changed_folders(
     return out
 
 
-def read_changed_devices(folders: Iterable[Path], old: View | None) -> DeviceTables:
+def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatuses:
     """Return the boards of the runs that have any; read only changed files again."""
-    before, out = old.devices if old else {}, {}
+    before, out = old.boards if old else {}, {}
     for folder in folders:
         stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)
         if known and known[0] == stamp:
             out[folder] = known
-        elif stamp and (table := read_device_table(folder)):
+        elif stamp and (table := read_board_status(folder)):
             out[folder] = stamp, table
     return out
 

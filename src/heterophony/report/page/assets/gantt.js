@@ -3,16 +3,16 @@
 const ACTIVITIES = ["receive", "train", "evaluate", "send"];
 const chosenRound = { run: 0, t: null }; // t: the number of the round; null: the last one
 
-function drawDeviceRounds() {
+function drawBoardRounds() {
   const runs = data.board_rounds;
-  byId("device-rounds").hidden = !runs.length;
+  byId("board-rounds").hidden = !runs.length;
   if (!runs.length) return;
   const run = runs[chosenRound.run] ?? runs[0];
   const round = run.rounds.find(({ t }) => t === chosenRound.t) ?? run.rounds.at(-1);
   fillChoice("gantt-run", runs.map((r, i) => [i, r.run]), runs.indexOf(run), (value) => { chosenRound.run = value; });
   fillChoice("gantt-round", run.rounds.map(({ t }) => [t, String(t + 1)]), round.t, (value) => { chosenRound.t = value; });
   drawGantt(byId("gantt"), round);
-  byId("device-rounds-table").replaceChildren(createResultTable(run.table));
+  byId("board-rounds-table").replaceChildren(createResultTable(run.table));
 }
 
 function fillChoice(id, options, chosen, choose) {
@@ -22,21 +22,21 @@ function fillChoice(id, options, chosen, choose) {
   select.disabled = options.length < 2;
   select.onchange = () => {
     choose(Number(select.value));
-    preserveView(drawDeviceRounds);
+    preserveView(drawBoardRounds);
   };
 }
 
-function drawGantt(figure, { t, seconds, devices }) {
-  const lane = 22, top = 26, bottom = top + lane * devices.length;
-  const busy = devices.map(({ name, spans }) => `${name} ${sumSeconds(spans, 1).toFixed(1)} s of training`);
+function drawGantt(figure, { t, seconds, boards }) {
+  const lane = 22, top = 26, bottom = top + lane * boards.length;
+  const busy = boards.map(({ name, spans }) => `${name} ${sumSeconds(spans, 1).toFixed(1)} s of training`);
   const [drawing, width] = startDrawing(figure, bottom + 44, `Round ${t + 1}, ${seconds.toFixed(1)} seconds: ${joinItems(busy)}`);
-  const left = 16 + 7 * greatest([5, ...devices.map(({ name }) => Math.min(24, name.length))]);
-  const end = greatest([seconds, 0.001, ...devices.flatMap(({ spans }) => spans.map((s) => s[3]))]);
+  const left = 16 + 7 * greatest([5, ...boards.map(({ name }) => Math.min(24, name.length))]);
+  const end = greatest([seconds, 0.001, ...boards.flatMap(({ spans }) => spans.map((s) => s[3]))]);
   const place = createScale(0, end, left, width - 8);
   ACTIVITIES.forEach((name, i) => drawing.append(
     svg("rect", { class: `activity a${i}`, x: left + 104 * i, y: 2, width: 14, height: 12 }),
     svg("text", { x: left + 104 * i + 20, y: 12 }, name)));
-  devices.forEach(({ name, spans }, row) => {
+  boards.forEach(({ name, spans }, row) => {
     const y = top + lane * row;
     drawing.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, shortenName(name)),
       svg("rect", { class: "lane", x: left, y: y + 2, width: width - 8 - left, height: lane - 4 }));
@@ -54,14 +54,14 @@ function drawGantt(figure, { t, seconds, devices }) {
   }
   explore(drawing, {
     point: (px, py, x, y) => {
-      const device = devices[Math.floor((py - top) / lane)];
-      if (!device) return hideTip();
+      const board = boards[Math.floor((py - top) / lane)];
+      if (!board) return hideTip();
       const when = ((px - left) / (width - 8 - left)) * end;
       const near = end / 200;
-      const under = device.spans.filter((s) => s[2] - near <= when && when <= s[3] + near);
+      const under = board.spans.filter((s) => s[2] - near <= when && when <= s[3] + near);
       const lines = under.slice(0, 6).map(([activity, client, from, to]) => html("p", {},
         `${ACTIVITIES[activity]}${client && `, client ${client}`}: ${(to - from).toFixed(2)} s, from ${from.toFixed(2)}`));
-      return showTip(x, y, html("p", {}, device.name), ...(lines.length ? lines : [html("p", {}, "waiting")]));
+      return showTip(x, y, html("p", {}, board.name), ...(lines.length ? lines : [html("p", {}, "waiting")]));
     },
     step: () => false,
     leave: () => {},

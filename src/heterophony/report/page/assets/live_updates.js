@@ -41,7 +41,7 @@
     source.onopen = () => setConnection("live");
     source.onmessage = receive(false);
     source.addEventListener("run_list", receive(true));
-    source.addEventListener("devices", (event) => showDevices(JSON.parse(event.data)));
+    source.addEventListener("boards", (event) => showBoards(JSON.parse(event.data)));
     source.addEventListener("note", (event) => setText(note, JSON.parse(event.data)));
     source.onerror = () => {
       setConnection("reconnecting…");

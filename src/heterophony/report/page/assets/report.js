@@ -20,7 +20,7 @@ function show(newData) {
     drawNewClients();
     drawAudit();
     drawBars();
-    drawDevices(data.devices);
+    drawBoards(data.boards);
     drawSettings();
     drawSectionLinks();
     drawFigures();
@@ -33,11 +33,11 @@ function nameScore() {
   for (const span of document.querySelectorAll(".score")) span.textContent = data.score;
 }
 
-// Devices change every second, all other data once a round: update them alone.
-function showDevices(devices) {
-  data.devices = devices;
+// Boards change every second, all other data once a round: update them alone.
+function showBoards(boards) {
+  data.boards = boards;
   preserveView(() => {
-    drawDevices(devices);
+    drawBoards(boards);
     drawSectionLinks();
   });
 }
@@ -49,7 +49,7 @@ function drawFigures() {
   drawScatter();
   drawStrips();
   drawParticipation();
-  drawDeviceRounds();
+  drawBoardRounds();
   drawLabelDistribution();
   drawProtection();
   drawConfusion();

@@ -18,7 +18,7 @@ const COLUMNS = [
   { key: "changed", title: "last change", value: (row) => row.changed, descending: true },
 ];
 
-// live_updates.js calls show and showDevices on both pages, this one and the report.
+// live_updates.js calls show and showBoards on both pages, this one and the report.
 function show(newRows) {
   rows = newRows;
   const known = new Set(listRuns().map((row) => row.address));
@@ -26,7 +26,7 @@ function show(newRows) {
   drawRunList();
 }
 
-const showDevices = (devices) => drawDevices(devices);
+const showBoards = (boards) => drawBoards(boards);
 
 // A folder of runs is followed by its runs; only these can be counted and chosen.
 const listRuns = (from = rows) => from.filter((row) => row.runs === 1);

@@ -1,4 +1,4 @@
-"""The devices of a round on the page and as CSV: what devices report is not trusted."""
+"""The boards of a round on the page and as CSV: what boards report is not trusted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from heterophony.core.errors import ConfigError
-from heterophony.results.boards import build_device_rounds_section, write_board_rounds
+from heterophony.results.boards import build_board_rounds_section, write_board_rounds
 
 GOOD = {"train": 2.0, "evaluate": 0.5, "transfer": 1.0, "wait": 4.0, "bytes_down": 1000, "bytes_up": 500,
         "peak_bytes": 3e8, "cpu_share": 0.5, "spans": [["train", "3", 1.0, 3.0]]}  # fmt: skip
@@ -25,9 +25,9 @@ def make_run(*rounds):
 
 def test_the_section_has_rounds_to_draw_and_averages():
     run = make_run({"pi-10": GOOD, "pi-9": BAD}, {"pi-10": {**GOOD, "train": 4.0}, "pi-9": []})
-    section = build_device_rounds_section(run)
-    assert [d["name"] for d in section["rounds"][0]["devices"]] == ["pi-9", "pi-10"]
-    assert [d["spans"] for d in section["rounds"][0]["devices"]] == [[], [[1, "3", 1.0, 3.0]]]
+    section = build_board_rounds_section(run)
+    assert [d["name"] for d in section["rounds"][0]["boards"]] == ["pi-9", "pi-10"]
+    assert [d["spans"] for d in section["rounds"][0]["boards"]] == [[], [[1, "3", 1.0, 3.0]]]
     (row,) = section["table"]["rows"]
     assert row["cells"][1:] == [
         "3.00",
@@ -42,11 +42,11 @@ def test_the_section_has_rounds_to_draw_and_averages():
         "–",
         "–",
     ]
-    assert len(build_device_rounds_section(make_run(*[{"a": GOOD}] * 100))["rounds"]) == 30
-    assert build_device_rounds_section(make_run({}, 3)) is None
+    assert len(build_board_rounds_section(make_run(*[{"a": GOOD}] * 100))["rounds"]) == 30
+    assert build_board_rounds_section(make_run({}, 3)) is None
 
 
-def test_the_csv_has_a_line_per_round_and_device(tmp_path):
+def test_the_csv_has_a_line_per_round_and_board(tmp_path):
     write_board_rounds([make_run({"a": GOOD}, {"a": GOOD, "b": BAD})], tmp_path / "x.csv")
     lines = (tmp_path / "x.csv").read_text().splitlines()
     assert lines[1] == "'=FedReG,0,9.5,a,2,0.5,1,4,1000,500,300000000,0.5,,,"
