@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -218,3 +219,23 @@ def test_without_a_folder_a_comparison_is_temporary():
     assert folder.is_dir()
     del found
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("keyword", "said"),
+    [
+        ({"roundz": 3}, "roundz: not a keyword of hp.compare; did you mean 'rounds'?"),
+        ({"seedz": (0, 1)}, "seedz: not a keyword of hp.compare; did you mean 'seeds'?"),
+        ({"by": "P"}, "by: not a keyword of hp.compare; pass a setting of an algorithm"),
+        ({"seed": 3}, "seed: write seeds=(3,)"),
+        ({"device": "cpu"}, "device: is called accelerator"),
+    ],
+)
+def test_compare_refuses_an_unknown_keyword(keyword, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        hp.compare(["fedavg"], named(), **keyword)
+
+
+def test_sweep_suggests_its_own_keywords():
+    with pytest.raises(ConfigError, match="did you mean 'seeds'"):
+        hp.sweep("fedavg", named(), {"lr": [0.1]}, seedz=(0, 1))

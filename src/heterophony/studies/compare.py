@@ -11,16 +11,17 @@ from typing import Any
 from ..algorithms import find_algorithm_name, get_class_name, shorten_name
 from ..config.keys import expand_overrides, ignore_note
 from ..config.reading import read_config, read_toml
+from ..core.errors import ConfigError, suggest_similar
 from ..core.files import hold_folder, write_json
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..runs.folder import RunFolder
 from ..runs.result import Result
-from .hooks import Hook, show_progress
-from .many import RunOptions, run_all
-from .run import AlgorithmLike, make_spec
+from .hooks import show_progress
+from .many import run_all
+from .run import SPEC_KEYWORDS, AlgorithmLike, check_renamed, make_spec
 from .spec import RunSpec, complete_specs, create_folders
-from .sweep import open_parent
+from .sweep import StudyOptions, list_keywords, open_parent
 
 
 class Comparison(dict[str, Result]):
@@ -35,37 +36,42 @@ class Comparison(dict[str, Result]):
 def compare(
     algorithms: Sequence[AlgorithmLike],
     federation: Federation,
-    *,
-    seeds: Sequence[int] = (0,),
-    engine: str = "serial",
-    workers: int | None = None,
-    out: str | Path | None = None,
-    on_event: Hook = lambda event: None,
-    progress: bool = True,
     **how: Any,
 ) -> Comparison:
     """Run several algorithms on the same clients, with each of the seeds.
 
-    ``how`` holds keywords of ``hp.run``. With ``out``, the same call continues an interrupted
-    comparison, and ``heterophony report`` shows it; without ``out``, the folder is deleted with the
-    comparison.
+    ``how`` holds ``seeds``, by default (0,), and keywords of ``hp.run``. With ``out``, the same call
+    continues an interrupted comparison, and ``heterophony report`` shows it; without ``out``, the
+    folder is deleted with the comparison.
     """
-    if engine == "pool":
+    options, how = StudyOptions.take(how)
+    check_run_keywords(how)
+    if options.engine == "pool":
         end_if_script_is_imported()
     named = {name_algorithm(a): a for a in algorithms}
-    how = {**how, "engine": engine, "workers": workers}
+    how |= {"engine": options.engine, "workers": options.workers}
     specs = {
         f"{name}-{seed}": make_spec(algorithm, federation, {**how, "seed": seed}, {})
-        for seed in seeds
+        for seed in options.seeds
         for name, algorithm in named.items()
     }
-    with open_parent(out) as (parent, temporary):
-        with open_comparison(parent, specs) as runs, show_progress(progress) as shown:
-            run_all(runs, RunOptions(shown, workers, on_event=on_event))
+    with open_parent(options.out) as (parent, temporary):
+        with open_comparison(parent, specs) as runs, show_progress(options.progress) as shown:
+            run_all(runs, options.share(shown, side_by_side=False))
         found = Comparison({f.path.name: Result(f, spec.build_plan) for f, spec in runs.items()})
         found.folder = parent
         temporary.bind(found)
     return found
+
+
+def check_run_keywords(how: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a keyword that neither ``hp.compare`` nor ``hp.run`` has."""
+    for key, value in how.items():
+        check_renamed(key, value)
+        if key not in SPEC_KEYWORDS:
+            near = suggest_similar(key, list_keywords(StudyOptions))
+            hint = "; pass a setting of an algorithm to an instance, as in hp.FedProx(mu=0.1)"
+            raise ConfigError(f"{key}: not a keyword of hp.compare{near or hint}")
 
 
 def name_algorithm(algorithm: AlgorithmLike) -> str:

@@ -6,10 +6,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from ..config.keys import expand_overrides, find_choice, ignore_note, rename_key
 from ..config.reading import read_config, read_toml
@@ -21,7 +21,7 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..results.search_tables import SweepTable, format_value, read_sweep
-from .hooks import Hook, show_progress
+from .hooks import Hook, RunsProgress, show_progress
 from .many import RunOptions
 from .run import SPEC_KEYWORDS, AlgorithmLike, choose_algorithm, make_spec, run
 from .search import (
@@ -37,7 +37,6 @@ from .spec import RunSpec
 
 T = TypeVar("T")
 VALIDATION_KEY, VALIDATION_FRACTION = "data.validation_fraction", 0.2
-SearchEngine = Literal["serial", "pool"]
 
 
 def sweep(
@@ -46,45 +45,84 @@ def sweep(
     settings: Mapping[str, Sequence[Any] | str],
     *,
     random: int | None = None,
-    seeds: Sequence[int] = (0,),
-    by: Literal["P", "G"] = "P",
-    engine: SearchEngine = "serial",
-    workers: int | None = None,
-    out: str | Path | None = None,
-    on_event: Hook = lambda event: None,
-    progress: bool = True,
     **how: Any,
 ) -> SweepTable:
     """Run every combination of these settings, and sort them by validation accuracy.
 
-    ``settings`` maps the names of settings to their values: settings of the algorithm (``mu``), of
-    ``Training`` (``lr``), or keywords of ``hp.run`` (``rounds``). Values are a list, or a text as
-    on the command line: ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``.
-    ``how`` holds the keywords of ``hp.run`` and the settings of the algorithm that all runs have in
-    common.
+    The best settings are chosen only if the federation has validation examples:
+    ``hp.federate(…, validation_fraction=0.2)``.
 
-    The engine "pool" runs them in parallel, one core each; "serial" runs them one after the other.
-    With ``out``, the same call continues an interrupted sweep. The best settings are chosen only if
-    the federation has validation examples: ``hp.federate(…, validation_fraction=0.2)``.
+    Args:
+        algorithm: As for ``hp.run``.
+        federation: As for ``hp.run``.
+        settings: Values by setting: of the algorithm (``mu``), of ``Training`` (``lr``), or a keyword
+            of ``hp.run`` (``rounds``). Values are a list, or a text as on the command line:
+            ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``.
+        random: Number of random combinations to try, instead of all.
+        **how: ``seeds``, over which results are averaged (default: (0,)); ``by``, the accuracy that
+            chooses ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm that all
+            runs have in common. The engine "pool" runs them in parallel, one core each; "serial",
+            the default, one after the other. With ``out``, the same call continues an interrupted
+            sweep.
     """
-    prepare_search(engine)
+    options, how = SearchOptions.take(how)
+    prepare_search(options.engine)
     maker = CallMaker.create(algorithm, federation, how)
-    combinations = combine(maker.parse(settings), random, min(seeds, default=0))
+    combinations = combine(maker.parse(settings), random, min(options.seeds, default=0))
     if not federation.validates:
         warnings.warn(
             "hp.sweep: nothing is chosen on test data; to have the best settings chosen, use"
             " hp.federate(…, validation_fraction=0.2)",
             stacklevel=2,
         )
-    with open_parent(out) as (parent, temporary):
-        runs = create_sweep(
-            parent, combinations, seeds, lambda _, values, seed: maker.make(values, seed, engine)
-        )
-        with show_progress(progress) as shown:
-            run_sweep(parent, runs, RunOptions(shown, workers, True, on_event=on_event))
-        table = read_sweep(parent, by)
+
+    def make(_: str, values: Combination, seed: int) -> RunSpec:
+        return maker.make(values, seed, options.engine)
+
+    with open_parent(options.out) as (parent, temporary):
+        runs = create_sweep(parent, combinations, options.seeds, make)
+        with show_progress(options.progress) as shown:
+            run_sweep(parent, runs, options.share(shown))
+        table = read_sweep(parent, options.by)
         temporary.bind(table)
     return table
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Keywords of ``hp.compare``, ``hp.sweep`` and ``hp.tune`` that are for all runs together."""
+
+    seeds: Sequence[int] = (0,)
+    engine: str = "serial"
+    workers: int | None = None
+    out: str | Path | None = None
+    on_event: Hook = lambda event: None
+    progress: bool = True
+
+    @classmethod
+    def take(cls, how: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Split a call's keywords into these and all others."""
+        if "seed" in how:
+            raise ConfigError(f"seed: write seeds=({how['seed']!r},)")
+        names = [f.name for f in fields(cls)]
+        own = {k: v for k, v in how.items() if k in names}
+        return cls(**own), {k: v for k, v in how.items() if k not in names}
+
+    def share(self, progress: RunsProgress, side_by_side: bool = True) -> RunOptions:
+        """Return the options that the runs have in common."""
+        return RunOptions(progress, self.workers, side_by_side, on_event=self.on_event)
+
+
+@dataclass(frozen=True)
+class SearchOptions(StudyOptions):
+    """Keywords that ``hp.sweep`` and ``hp.tune`` share."""
+
+    by: Literal["P", "G"] = "P"
+
+
+def list_keywords(options: type[StudyOptions]) -> list[str]:
+    """List the keywords of a call with these options; ``seeds`` takes the place of ``seed``."""
+    return [*(k for k in SPEC_KEYWORDS if k != "seed"), *(f.name for f in fields(options))]
 
 
 def prepare_search(engine: str) -> None:
@@ -138,7 +176,7 @@ class CallMaker:
     ) -> CallMaker:
         """Split ``how`` into settings of the algorithm and keywords of ``hp.run``."""
         own = {k: v for k, v in how.items() if k not in SPEC_KEYWORDS}
-        base, name = choose_algorithm(algorithm, own, SPEC_KEYWORDS)
+        base, name = choose_algorithm(algorithm, own, list_keywords(SearchOptions))
         training = how.get("training") or Training()
         if not isinstance(training, Training):
             raise ConfigError("training: must be one hp.Training for all clients, to vary it")
@@ -209,7 +247,8 @@ class PairsMaker:
 
     file: Path | None
     overrides: Sequence[str]
-    names: Mapping[str, str]  # of the algorithms, by label; empty: as the pairs or the file say
+    # names of the algorithms, by label; empty: as in the pairs or the file
+    names: Mapping[str, str]
     trust: bool = False  # import algorithms of other packages
 
     def make(self, label: str, settings: Combination, seed: int) -> RunSpec:

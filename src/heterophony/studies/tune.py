@@ -18,8 +18,7 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..results.search_tables import TuneTable, read_tune
 from .compare import label_algorithms, name_algorithm
-from .hooks import Hook, show_progress
-from .many import RunOptions
+from .hooks import show_progress
 from .run import AlgorithmLike
 from .search import SAMPLERS, Combination, SamplerName, Search, Values, list_grid, run_search
 from .spec import RunSpec
@@ -27,7 +26,7 @@ from .sweep import (
     VALIDATION_KEY,
     CallMaker,
     PairsMaker,
-    SearchEngine,
+    SearchOptions,
     hold_out_examples,
     open_parent,
     parse_swept,
@@ -44,28 +43,25 @@ def tune(
     *,
     trials: int = 20,
     sampler: SamplerName = "tpe",
-    seeds: Sequence[int] = (0,),
-    by: Literal["P", "G"] = "P",
     stop_early: bool = True,
-    engine: SearchEngine = "serial",
-    workers: int | None = None,
-    out: str | Path | None = None,
-    on_event: Hook = lambda event: None,
-    progress: bool = True,
     **how: Any,
 ) -> TuneTable:
     """Give every algorithm the same number of trials; choose its settings on validation examples.
 
-    ``settings`` maps the names of settings to values, as for ``hp.sweep``: a list, or a text such
-    as ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm. ``how`` holds keywords
-    of ``hp.run``. The federation needs validation examples: ``hp.federate(…,
-    validation_fraction=0.2)``.
-
-    The sampler "tpe" is Optuna's and needs ``heterophony[tune]``; "random" and "grid" do not. With
-    ``stop_early``, a trial below the median of earlier ones is abandoned. With ``out``, the same
-    call continues an interrupted search, and ends with the same choice.
+    Args:
+        algorithms: One algorithm or several, each as for ``hp.run``.
+        federation: The clients; they need validation examples, as from
+            ``hp.federate(…, validation_fraction=0.2)``.
+        settings: Values by setting, as for ``hp.sweep``: a list, or a text such as
+            ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm.
+        trials: Trials of each algorithm.
+        sampler: "tpe", which is Optuna's and needs ``heterophony[tune]``; "random"; or "grid".
+        stop_early: Abandon a trial that is below the median of earlier ones.
+        **how: ``seeds`` and ``by``, as for ``hp.sweep``, and keywords of ``hp.run``. With ``out``, the
+            same call continues an interrupted search, and ends with the same choice.
     """
-    prepare_search(engine)
+    options, how = SearchOptions.take(how)
+    prepare_search(options.engine)
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler: must be one of {', '.join(SAMPLERS)}, not {sampler!r}")
     if not federation.validates:
@@ -77,15 +73,15 @@ def tune(
     makers = {name_algorithm(a): CallMaker.create(a, federation, how) for a in chosen}
 
     def make(label: str, values: Combination, seed: int) -> RunSpec:
-        return makers[label].make(values, seed, engine)
+        return makers[label].make(values, seed, options.engine)
 
     spaces = {label: parse_own_settings(m, settings, label, makers) for label, m in makers.items()}
     rounds = next(iter(makers.values())).rounds
-    search = Search(spaces, make, trials, seeds, rounds, sampler, by, stop_early)
-    with open_parent(out) as (parent, temporary):
-        with show_progress(progress) as shown:
-            run_search(search, parent, RunOptions(shown, workers, True, on_event=on_event))
-        table = read_tune(parent, makers, by)
+    search = Search(spaces, make, trials, options.seeds, rounds, sampler, options.by, stop_early)
+    with open_parent(options.out) as (parent, temporary):
+        with show_progress(options.progress) as shown:
+            run_search(search, parent, options.share(shown))
+        table = read_tune(parent, makers, options.by)
         temporary.bind(table)
     return table
 
