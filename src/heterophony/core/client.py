@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 
 import torch
@@ -26,10 +26,10 @@ from .samples import (
     get_stored_data,
 )
 from .tasks import TASKS, Criterion
-from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given, params
+from .tensors import Kind, Tensors, is_given, load_into_net, mark_given, params
 from .training import Optimizer, Training, create_optimizer
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
+Loss = Callable[[Tensor, Tensor], Tensor]  # loss of a mini-batch, from input and labels
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ SamplesDerivation = Callable[[ClientData], Samples]
 Trainable = nn.Module | Tensor
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Client:
     """One client in one round, built by the framework; ``Algorithm.local`` trains it.
 
@@ -117,22 +118,28 @@ class Client:
     ``examples``  how many examples it has trained on so far, for the simulated clock
     """
 
-    def __init__(
+    id: str
+    t: int
+    net: Net
+    data: ClientData
+    received: Tensors
+    memory: dict[str, Tensors]
+    training: Training
+    rounds: int
+    seed: InitVar[int]
+    list_kinds: InitVar[Callable[[Net, int], Mapping[str, Kind]]]
+    cache_derived: InitVar[Callable[[str, Callable[[], Samples]], Samples]]
+    draw_seed: InitVar[int | None] = None
+    loss: Criterion = TASKS["classification"].loss
+    metrics: dict[str, float] = field(init=False, default_factory=dict)
+    examples: int = field(init=False, default=0)
+
+    def __post_init__(
         self,
-        *,
-        id: str,
-        t: int,
-        net: Net,
-        data: ClientData,
-        received: Tensors,
-        memory: Memory,
-        training: Training,
         seed: int,
-        rounds: int,
         list_kinds: Callable[[Net, int], Mapping[str, Kind]],
         cache_derived: Callable[[str, Callable[[], Samples]], Samples],
-        draw_seed: int | None = None,
-        loss: Criterion = TASKS["classification"].loss,
+        draw_seed: int | None,
     ) -> None:
         """Load the personal parameters (``memory["net"]``) and the received ones into the net.
 
@@ -140,19 +147,17 @@ class Client:
         given (frozen now). ``cache_derived`` stores the result of ``once``. ``draw_seed`` replaces
         ``seed`` for the draws of a round; it differs if a client is selected a second time in the round.
         """
-        mark_given(net)
-        self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
-        self.memory = {k: v for k, v in memory.items() if k != "net"}
-        self.training, self.metrics = training, dict[str, float]()
-        self.rounds, self.examples, self.loss = rounds, 0, loss
+        mark_given(self.net)
+        kept, sent = self.memory.get("net", Tensors()), self.received.without("*/*")
+        self.memory = {k: v for k, v in self.memory.items() if k != "net"}
         self._seed, self._draw_seed = seed, seed if draw_seed is None else draw_seed
-        self.kinds, self._cache_derived = list_kinds(net, t), cache_derived
-        self._momentum: dict[str, Tensors] = {}  # of each phase after its last pass of this round
+        self.kinds, self._cache_derived = list_kinds(self.net, self.t), cache_derived
+        # phase -> momentum after its last pass of the round
+        self._momentum: dict[str, Tensors] = {}
         self._losses: dict[str, tuple[float, int]] = {}  # sum and number, for the mean of a phase
-        kept, sent = memory.get("net", Tensors()), received.without("*/*")
         check_all_received(self._list_names("shared"), kept | sent)
-        load_into_net(net, kept)
-        load_into_net(net, sent)
+        load_into_net(self.net, kept)
+        load_into_net(self.net, sent)
 
     def fit(
         self,
