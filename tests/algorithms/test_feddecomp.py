@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from math import prod
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import heterophony as hp
 from helpers.support import (
@@ -28,7 +30,7 @@ from heterophony.core.randomness import seeded
 from heterophony.core.tensors import matches_any
 from heterophony.engines import base
 from heterophony.models import get_model_builder
-from heterophony.tools.bench import count_phase_flops, count_training_flops
+from heterophony.tools.bench import count_training_flops
 from heterophony.tools.tables import list_tensors, measure_relative_to_fedavg
 
 PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
@@ -333,6 +335,25 @@ def test_changes_count_from_the_initial_values():
 
 
 # What a client spends (Section 3.5) -----------------------------------------------------------
+
+
+def count_phase_flops(
+    net: nn.Module, shape: tuple[int, ...], batch: int, steps: int, trained: Iterable[str] = ("*",)
+) -> int:
+    """Count the operations of a training phase of one or more steps on images.
+
+    Nothing is computed. The count includes forward, backward and weights made out of others
+    (parametrisations). ``trained`` are patterns of parameters; the others are frozen.
+    """
+    patterns, copy = tuple(trained), deepcopy(net).to("meta").train()
+    for name, parameter in copy.named_parameters():
+        parameter.requires_grad_(matches_any(name, patterns))
+    counted: list[int] = []
+    for _ in range(min(2, steps)):  # the first step may create things; all later steps are alike
+        with FlopCounterMode(display=False) as counter:
+            copy(torch.empty(batch, *shape, device="meta")).sum().backward()
+        counted.append(counter.get_total_flops())
+    return counted[0] + (steps - 1) * counted[-1]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from heterophony.boards.protocol import messages, topics
 from heterophony.boards.protocol import messages as framing
 from heterophony.boards.protocol.blobs import Chunk
 from heterophony.boards.protocol.blobs import encode_chunk as chunk
-from heterophony.boards.protocol.board_stats import BoardStats
+from heterophony.boards.protocol.board_stats import BoardCounters, BoardStats
 from heterophony.boards.protocol.messages import BlobRef, Control, Done, Failed, Rejected, Status
 from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.core import codec
@@ -44,6 +44,11 @@ from heterophony.engines.base import Serial
 HELD = {"one": ["0", "2"], "two": ["1"], "mallory": ["3"]}
 HONEST_AT = 2  # the attempt at a task in which mallory tells the truth: the last it has
 A = "a" * 64
+
+
+def find_misbehaving(server: ServerSession) -> dict[str, BoardCounters]:
+    """Return the counters of the boards with problems."""
+    return {d: c for d, c in server.registry.stats.counters.items() if c.problems}
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +331,7 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing
-    counted = seen.server.registry.misbehaving_boards
+    counted = find_misbehaving(seen.server)
     assert {board: c.problems for board, c in counted.items()} == {"mallory": every}
     lies = Counter(words for _, words in TRAINING + EVALUATION)
     posing = {"is held by board 'one'": 1, "it sent a message for client '0'": 2}

@@ -28,6 +28,7 @@ from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.assignments import MESSAGES_PER_JOB
 from heterophony.boards.protocol.blobs import OutgoingBlob, ReplyStore, decode_chunk
 from heterophony.boards.protocol.board_session import JobQueue
+from heterophony.boards.protocol.board_stats import BoardCounters
 from heterophony.boards.protocol.messages import (
     BlobRef,
     Control,
@@ -43,6 +44,7 @@ from heterophony.boards.protocol.messages import (
     encode_message,
     split_run,
 )
+from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.protocol.topics import make_board_topic, make_control_topic
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import (
@@ -62,6 +64,11 @@ CLIENTS = list("abcdef")
 CONFIG_BLOB = BlobRef.from_bytes(b"config")
 
 
+def find_misbehaving(server: ServerSession) -> dict[str, BoardCounters]:
+    """Return the counters of the boards with problems."""
+    return {d: c for d, c in server.registry.stats.counters.items() if c.problems}
+
+
 def content(replies: list[Reply]) -> list[tuple]:
     return [(r.client, r.kind, r.turn, r.samples, r.weight, r.examples, r.kept, dict(r.metrics),
              r.tensors.digest(), r.aside.digest()) for r in replies]  # fmt: skip
@@ -77,7 +84,7 @@ def test_a_calm_round_gives_every_reply_once_and_every_job_is_done_once(tmp_path
         jobs = jobs_of(t, CLIENTS)
         assert content(world.play(jobs)) == expected(jobs)
     assert set(world.boards["pi-1"].worked.values()) == {1}
-    assert world.server.registry.misbehaving_boards == {}
+    assert find_misbehaving(world.server) == {}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -289,7 +296,7 @@ def test_messages_of_another_run_are_ignored(tmp_path):
             assert board.session.receive(topic, payload, world.now) == []
     assert len(world.sent) == before
     assert world.server.take_replies() == []
-    assert world.server.registry.misbehaving_boards == {}
+    assert find_misbehaving(world.server) == {}
 
 
 def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
@@ -367,8 +374,8 @@ def test_a_wrong_reply_is_rejected_counted_and_the_task_given_again(tmp_path):
     assert content(world.play(jobs)) == expected(jobs)
     assert world.boards["pi-1"].worked["b", "train", 0, 0] == 2
     assert world.boards["pi-1"].session.last_rejection_reason == "tensor 'w' has a norm of 1e9"
-    (complaint,) = world.server.registry.misbehaving_boards.values()
-    assert list(world.server.registry.misbehaving_boards) == ["pi-1"]
+    (complaint,) = find_misbehaving(world.server).values()
+    assert list(find_misbehaving(world.server)) == ["pi-1"]
     assert complaint.problems == 1
     assert complaint.last_reason == "client b, round 0, train: tensor 'w' has a norm of 1e9"
 
@@ -380,7 +387,7 @@ def test_a_board_that_is_always_wrong_is_given_up_and_the_round_goes_on(tmp_path
     world.until(lambda: len(world.replies) == 11 and world.server.assignments.lost_jobs)
     (lost,) = world.server.take_lost_jobs()
     assert (lost.job.client, lost.board, lost.why) == ("b", "pi-1", "tensor 'w' has a norm of 1e9")
-    assert world.server.registry.misbehaving_boards["pi-1"].problems == 3
+    assert find_misbehaving(world.server)["pi-1"].problems == 3
     assert world.server.assignments.open_jobs == {}
     assert world.server.take_lost_jobs() == []
 
@@ -395,7 +402,7 @@ def test_what_is_judged_once_is_not_counted_again_however_often_it_is_repeated(t
     )
     jobs = jobs_of(0, "a", tests=False)
     assert content(world.play(jobs)) == expected(jobs)
-    assert world.server.registry.misbehaving_boards["pi-1"].problems == 2
+    assert find_misbehaving(world.server)["pi-1"].problems == 2
     assert world.server.take_lost_jobs() == []
 
 
@@ -449,7 +456,7 @@ def test_an_error_that_no_check_foresaw_is_the_fault_of_the_board(tmp_path):
     world.server.registry.handle_status = trip
     status = world.boards["pi-2"].session.make_status_publication("here")
     assert world.server.receive(status.topic, status.payload, world.now) == []
-    assert "ZeroDivisionError" in world.server.registry.misbehaving_boards["pi-2"].last_reason
+    assert "ZeroDivisionError" in find_misbehaving(world.server)["pi-2"].last_reason
 
 
 def test_an_error_of_the_server_itself_is_no_fault_of_a_board(tmp_path):
@@ -471,7 +478,7 @@ def test_of_two_boards_that_claim_a_client_the_first_keeps_it(tmp_path):
     world.until(lambda: bool(world.boards["pi-2"].session.refusal_reason))
     why = world.boards["pi-2"].session.refusal_reason
     assert why.startswith("client 'a' is held by board 'pi-1'")
-    assert world.server.registry.misbehaving_boards["pi-2"].last_reason == why
+    assert find_misbehaving(world.server)["pi-2"].last_reason == why
     assert world.server.registry.list_available_clients() == ["a"]
     world.disconnect(world.boards["pi-1"], 1e9)  # gone or not: what 'a' keeps lies there
     world.boards["pi-2"].start(world.now)
@@ -487,8 +494,8 @@ def test_nobody_answers_for_another_boards_client(tmp_path):
     (assigned,) = world.server.assignments.open_jobs
     world.say("pi-2", Done(assigned, 0, 0, BlobRef.from_bytes(b"evil"), 0.1))
     world.say("pi-2", Failed(assigned, 0, "no", again=False))
-    assert world.server.registry.misbehaving_boards["pi-2"].problems == 2
-    assert "does not hold" in world.server.registry.misbehaving_boards["pi-2"].last_reason
+    assert find_misbehaving(world.server)["pi-2"].problems == 2
+    assert "does not hold" in find_misbehaving(world.server)["pi-2"].last_reason
     want = Want(world.server.assignments.open_jobs[assigned].assigned.tensors.sha256, (0,))
     assert (
         world.server.handle_message("pi-2", want, world.now) == []
@@ -553,9 +560,7 @@ def test_rubbish_is_counted_against_its_board_and_disturbs_nobody(tmp_path):
     world.server.receive("het/3/b/../up", b"", world.now)
     world.server.receive("$SYS/broker", b"", world.now)
     world.until(lambda: len(world.replies) == 12)
-    assert {d: c.problems for d, c in world.server.registry.misbehaving_boards.items()} == {
-        "pi-2": 100
-    }
+    assert {d: c.problems for d, c in find_misbehaving(world.server).items()} == {"pi-2": 100}
 
 
 def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_path):
@@ -565,12 +570,12 @@ def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_pat
     world.publish("", world.server.submit_jobs(jobs_of(0, "a", tests=False), world.now))
     (assigned,) = world.server.assignments.open_jobs
     world.say("pi-1", Done(assigned, 0, 0, BlobRef("ab" * 32, LIMIT + 1), 0.1))
-    assert "over the limit" in world.server.registry.misbehaving_boards["pi-1"].last_reason
+    assert "over the limit" in find_misbehaving(world.server)["pi-1"].last_reason
     world.say("pi-1", Done(assigned, 1, 0, BlobRef("ab" * 32, 4), 0.1))
     for _ in range(3):
         world.say("pi-1", chunks.encode_chunk(chunks.Chunk("ab" * 32, 0, b"evil")), chunk=True)
-    assert world.server.registry.misbehaving_boards["pi-1"].problems == 2
-    assert world.server.registry.misbehaving_boards["pi-1"].last_reason.endswith(
+    assert find_misbehaving(world.server)["pi-1"].problems == 2
+    assert find_misbehaving(world.server)["pi-1"].last_reason.endswith(
         "does not have its announced sha256"
     )
     world.say("pi-1", Done(assigned, 2, 0, BlobRef.from_bytes(b"evil"), 0.1))
@@ -592,8 +597,8 @@ def test_the_limit_of_a_reply_is_that_of_its_job(tmp_path):
     record = world.server.registry.boards["pi-1"]
     world.say("pi-1", Done(jobs["evaluate"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
     assert record.current_transfer is None
-    assert world.server.registry.misbehaving_boards["pi-1"].refused == 1  # and the board is told
-    assert "over the limit" in world.server.registry.misbehaving_boards["pi-1"].last_reason
+    assert find_misbehaving(world.server)["pi-1"].refused == 1  # and the board is told
+    assert "over the limit" in find_misbehaving(world.server)["pi-1"].last_reason
     world.say("pi-1", Done(jobs["train"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
     assert record.current_transfer[0].id == jobs["train"]
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -224,17 +224,18 @@ def simulate_round_end(
 def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
     """Make an evaluation job for every client, with the tensors that it would be sent now."""
     tests, validations = (plan.federation.sizes(part) for part in ("test", "validation"))
+    costs = {c: tests[c] + validations[c] for c in plan.federation.clients}
+    return build_jobs(plan, server, "evaluate", costs)
+
+
+def build_jobs(
+    plan: Plan, server: Server, kind: Literal["evaluate", "join"], costs: Mapping[str, int]
+) -> list[Job]:
+    """Make a job that evaluates, for each client with a cost."""
     send, average = plan.algorithm.send, server.average | server.model
     return [
-        Job(
-            kind="evaluate",
-            t=server.t,
-            client=c,
-            tensors=send(server, c),
-            generic_model=average,
-            cost=tests[c] + validations[c],
-        )
-        for c in plan.federation.clients
+        Job(kind=kind, t=server.t, client=c, tensors=send(server, c), generic_model=average, cost=n)
+        for c, n in costs.items()
     ]
 
 
@@ -266,18 +267,7 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEv
         return None
     begun = time.perf_counter()
     sizes = plan.federation.whole().sizes()
-    average, send = server.average | server.model, plan.algorithm.send
-    jobs = [
-        Job(
-            kind="join",
-            t=server.t,
-            client=c,
-            tensors=send(server, c),
-            generic_model=average,
-            cost=sizes[c],
-        )
-        for c in new
-    ]
+    jobs = build_jobs(plan, server, "join", {c: sizes[c] for c in new})
     replies = list(engine.run(jobs))
     return make_new_clients_event(plan, server.t, replies, round(time.perf_counter() - begun, 4))
 

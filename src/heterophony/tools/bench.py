@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from statistics import median
 from typing import Any
@@ -15,13 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..algorithms.fedavg import FedAvg
 from ..core.accelerator import ON_CPU, Compute
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.temporary import temporary_folder
-from ..core.tensors import matches_any
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
@@ -61,25 +58,6 @@ def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
     for handle in handles:
         handle.remove()
     return counts
-
-
-def count_phase_flops(
-    net: nn.Module, shape: tuple[int, ...], batch: int, steps: int, trained: Iterable[str] = ("*",)
-) -> int:
-    """Count the operations of a training phase of one or more steps on images.
-
-    Nothing is computed. The count includes forward, backward and weights made out of others
-    (parametrisations). ``trained`` are patterns of parameters; the others are frozen.
-    """
-    patterns, copy = tuple(trained), deepcopy(net).to("meta").train()
-    for name, parameter in copy.named_parameters():
-        parameter.requires_grad_(matches_any(name, patterns))
-    counted: list[int] = []
-    for _ in range(min(2, steps)):  # what is made once is in the first; all later ones are alike
-        with FlopCounterMode(display=False) as counter:
-            copy(torch.empty(batch, *shape, device="meta")).sum().backward()
-        counted.append(counter.get_total_flops())
-    return counted[0] + (steps - 1) * counted[-1]
 
 
 def measure_sgemm_rate() -> float:

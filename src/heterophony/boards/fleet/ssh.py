@@ -23,8 +23,8 @@ from .hosts import Board
 
 CONNECT_SECONDS = 10
 CONNECTION_LOST = 255  # the exit code of ssh itself
-NOT_FOUND = 127  # of the board's shell
-REASONS = (  # words of ssh, and what to do
+NOT_FOUND = 127  # exit code of the board's shell for an unknown command
+REASONS = (  # texts of ssh, and what to do
     ("Permission denied", "ssh is refused: the board does not accept your key"),
     ("Host key verification failed", "ssh does not know the board's host key, or it has changed"),
     ("REMOTE HOST IDENTIFICATION", "the board's host key has changed"),
@@ -75,7 +75,7 @@ class SshRunner:
     def make_command(self, target: str, *options: str) -> list[str]:
         """Return the first words of an ssh command; the user's own ssh configuration applies."""
         settings = {
-            "BatchMode": "yes",  # never ask: nobody can answer for ten boards
+            "BatchMode": "yes",  # never prompt: nobody can answer for ten boards
             "ConnectTimeout": str(CONNECT_SECONDS),
             "ServerAliveInterval": "5",
             "ServerAliveCountMax": "4",
@@ -178,7 +178,6 @@ def explain(text: str) -> str:
     return f"ssh failed ({clean_line(lines[-1])[:200]})" if lines else "the connection broke"
 
 
-OLDEST_PYTHON = (3, 11)
 MODULES = ("environment", "service")
 # any Python 3 can read it; the rest needs 3.11
 BOOTSTRAP = (

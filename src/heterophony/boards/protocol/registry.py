@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .blobs import BlobTransfer
-from .board_stats import BoardCounters, BoardStats
+from .board_stats import BoardStats
 from .message_fields import to_single_line
 from .messages import Control, Done, Hello, Message, Refused, Status, Want, Welcome
 
@@ -25,11 +25,12 @@ class RegisteredBoard:
     hello: Hello
     connected: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
-    ready_replies: dict[str, Done] = field(default_factory=dict)  # by job
+    ready_replies: dict[str, Done] = field(default_factory=dict)  # by job id
     current_transfer: tuple[Done, BlobTransfer] | None = None
-    # by sha256: whether the board has requested the last chunk too
+    # sha256 -> has the board also requested the last chunk?
     requested_blobs: dict[str, bool] = field(default_factory=dict)
-    furthest_chunks: dict[str, int] = field(default_factory=dict)  # by sha256: requested so far
+    # sha256 -> last chunk requested so far
+    furthest_chunks: dict[str, int] = field(default_factory=dict)
     past_sessions: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_PAST_SESSIONS))
 
     @property
@@ -64,10 +65,6 @@ class BoardRegistry:
         self.boards: dict[str, RegisteredBoard] = {}
         self.shut_out: dict[str, str] = {}  # why nothing of a board is taken any more
         self.stats = BoardStats(self.board_of_client.values())
-
-    @property
-    def misbehaving_boards(self) -> dict[str, BoardCounters]:
-        return {d: counters for d, counters in self.stats.counters.items() if counters.problems}
 
     def handle_hello(self, board: str, hello: Hello) -> Message | None:
         """Answer with Welcome or Refused; return None if the Hello is outdated."""

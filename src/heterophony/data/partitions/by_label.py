@@ -52,6 +52,15 @@ class Quantity(SeededRule):
         return [np.asarray(p, np.int64) for p in np.split(draw.permutation(len(labels)), at)]
 
 
+def check_per_client(per_client: int, classes: int) -> None:
+    """Raise ConfigError if a client is to hold more classes than exist."""
+    if per_client > classes:
+        raise ConfigError(
+            f"data.partition.per_client: must be at most the number of classes ({classes}), not"
+            f" {per_client}"
+        )
+
+
 @dataclass(frozen=True)
 class Classes(SeededRule):
     """Give each client examples of ``per_client`` classes."""
@@ -66,11 +75,7 @@ class Classes(SeededRule):
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        if self.per_client > classes:
-            raise ConfigError(
-                f"data.partition.per_client: must be at most the number of classes"
-                f" ({classes}), not {self.per_client}"
-            )
+        check_per_client(self.per_client, classes)
         sizes, budget = np.bincount(labels, minlength=classes), np.full(clients, self.per_client)
         holders = -(-clients * self.per_client // classes)
         shares = np.zeros((classes, clients), np.int64)
@@ -116,11 +121,7 @@ class Shards(SeededRule):
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        if self.per_client > classes:
-            raise ConfigError(
-                f"data.partition.per_client: must be at most the number of classes"
-                f" ({classes}), not {self.per_client}"
-            )
+        check_per_client(self.per_client, classes)
         if self.mode == "overlapping":
             return self.partition_overlapping(labels, classes, clients, draw)
         return self.partition_disjoint(labels, classes, clients, draw)
@@ -217,9 +218,8 @@ class Dirichlet(SeededRule):
             if share.sum() <= 0:  # all shares are too small for a float
                 share = (held < fair).astype(float)
             ends = np.cumsum(share)
-            out[c, 1:] = np.floor(
-                ends / ends[-1] * n
-            )  # exactly n from the last client with a share on
+            # the last client with a share and all later ones end at exactly n
+            out[c, 1:] = np.floor(ends / ends[-1] * n)
             held += np.diff(out[c])
         return out
 
