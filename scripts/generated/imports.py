@@ -135,7 +135,7 @@ def write_table() -> str:
         f"| {', '.join(f'`{name}`' for name in row.commands)} | {row.imports} |" for row in ROWS
     ]
     return "\n".join(
-        ["| commands | what they import beside installed packages |", "|---|---|", *lines, ""]
+        ["| commands | what they import besides installed packages |", "|---|---|", *lines, ""]
     )
 
 

@@ -628,7 +628,7 @@ def counted_through_the_loader(patch: Patch) -> None:
 def check_fedregs_threshold_is_of_the_classes_that_are_held():
     client = client_of(FedReG(), federation=odd_federation())
     targets = {"mean": 5, "max": 8, "median": 8, "second_min": 8}
-    assert {k: fedreg.compute_target_here(client, k) for k in targets} == targets
+    assert {k: fedreg.compute_own_target(client, k) for k in targets} == targets
 
 
 def absent_classes_are_in_the_threshold(patch: Patch) -> None:
@@ -637,7 +637,7 @@ def absent_classes_are_in_the_threshold(patch: Patch) -> None:
     def compute_target(client, threshold):
         return max(1, int(compute_statistic(client.data.counts, threshold)))
 
-    patch.setattr(fedreg, "compute_target_here", compute_target)
+    patch.setattr(fedreg, "compute_own_target", compute_target)
 
 
 def check_an_answer_does_not_depend_on_its_batch():

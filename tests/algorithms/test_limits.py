@@ -50,7 +50,7 @@ from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import hypernetworks, rebalancing
 from heterophony.algorithms.parts import mixing as core_models
 from heterophony.algorithms.parts.layers import ScaledFeatures
-from heterophony.algorithms.parts.rebalancing import compute_target_here
+from heterophony.algorithms.parts.rebalancing import compute_own_target
 from heterophony.algorithms.pefll import PeFLL
 from heterophony.algorithms.pfedfda import PFedFDA
 from heterophony.algorithms.pfedhn import PFedHN
@@ -466,7 +466,7 @@ class Told(FedReG):
         balanced = client.once(rebalanced)
         client.memory["told"] = hp.Tensors(
             {
-                "target": torch.tensor(compute_target_here(client, self.threshold)),
+                "target": torch.tensor(compute_own_target(client, self.threshold)),
                 "effective": out["fedreg/effective"],
                 "balanced": balanced.count_classes(client.data.classes),
             }

@@ -53,7 +53,7 @@ def test_what_cannot_be_true_is_refused_without_the_data(config, lie):
 
 def test_own_data_have_as_many_examples_as_their_classes_say():
     bad = greeting(replace(GOOD, train=4000))
-    assert "other numbers by class" in find_objection(OWN, {}, bad)
+    assert "counts by class do not add up" in find_objection(OWN, {}, bad)
 
 
 @pytest.fixture(scope="module")

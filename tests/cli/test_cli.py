@@ -759,7 +759,7 @@ def test_a_run_without_g_says_why():
     settings = pairs("rounds=1", "data.clients=4", "training.steps=1", "engine.name=serial")
     done = good("run", "fedamp", *settings, "--out", "x")
     assert "no G: FedAMP has no generic model\n" in done.stderr
-    assert "personal parameters, which stay on the devices" in explain_missing_g("fedper")
+    assert "personal parameters, which stay on the boards" in explain_missing_g("fedper")
     assert explain_missing_g("nowhere:Mine") == "no G: it was not measured"
 
 

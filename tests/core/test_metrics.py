@@ -103,7 +103,7 @@ def test_values_are_pooled_on_their_scale():
 def test_a_wrong_metric_is_refused():
     with pytest.raises(ConfigError, match="unknown metric 'f2'; did you mean 'f1'"):
         choose_metrics(["f2"], "classification")
-    with pytest.raises(ConfigError, match="'rmse' is not for task 'classification'"):
+    with pytest.raises(ConfigError, match="'rmse' does not apply to task 'classification'"):
         choose_metrics(["rmse"], "classification")
     with pytest.raises(ConfigError, match="listed twice"):
         choose_metrics(["f1", "F1"], "classification")

@@ -158,7 +158,7 @@ def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_a_folder_as_well_is_refused(tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "a.zip", **{"a": b"", "a/b": b""})
-    assert refused(3, "report", archive).endswith("a file in it is a folder as well")
+    assert refused(3, "report", archive).endswith("a name in it is both a file and a folder")
 
 
 def test_a_small_archive_that_would_become_large_is_refused(tmp_path: Path) -> None:

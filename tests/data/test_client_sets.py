@@ -254,6 +254,6 @@ def test_femnist_of_whole_numbers_takes_little_memory(tmp_path):
     part = leaf_part({"f1": 2}, 784)
     part["user_data"]["f1"]["x"][1] = [0.5] * 783
     (folder / "train" / "more.json").write_text(json.dumps(part))
-    assert "x must be lists of numbers of one length" in refused(
+    assert "x must be lists of numbers of equal length" in refused(
         read_source, "femnist", str(folder)
     )

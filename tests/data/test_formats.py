@@ -150,7 +150,9 @@ def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):
     said = refused(read_source, str(tmp_path))
     for f in FORMATS:
         assert f.looks in said
-    assert said.startswith(f"data.name: {tmp_path} has none of the known formats. Looked for: Hug")
+    assert said.startswith(
+        f"data.name: {tmp_path} is in none of the known formats. Looked for: Hug"
+    )
 
 
 def test_settings_that_a_format_does_not_know_are_refused(tmp_path):
@@ -341,9 +343,9 @@ def test_reddit_is_sequences_of_tokens(tmp_path):
         ({"users": ["f10", "f3"]}, "is not one of LEAF's files (lacks 'f3')"),
         ({"user_data": []}, "users must be a list, user_data an object"),
         ({"user_data": {u: {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]} for u in ("f10", "f2")},
-          "num_samples": [2, 2]}, "x must be lists of numbers of one length"),
+          "num_samples": [2, 2]}, "x must be lists of numbers of equal length"),
         ({"user_data": {u: {"x": [[1.0], [10**400]], "y": [0, 1]} for u in ("f10", "f2")},
-          "num_samples": [2, 2]}, "x must be lists of numbers of one length"),
+          "num_samples": [2, 2]}, "x must be lists of numbers of equal length"),
         ({"user_data": {u: {"x": ["good", "bad"], "y": [0, 1]} for u in ("f10", "f2")},
           "num_samples": [2, 2]}, "x is text, but neither names of images nor strings"),
     ],

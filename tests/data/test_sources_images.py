@@ -204,7 +204,7 @@ def test_images_of_two_sizes_are_named(tmp_path):
 
 def test_a_damaged_image_and_an_empty_folder_are_refused(tmp_path):
     said = refused(read_source, str(tmp_path))
-    assert said.startswith(f"data.name: {tmp_path} has none of the known formats. Looked for: ")
+    assert said.startswith(f"data.name: {tmp_path} is in none of the known formats. Looked for: ")
     path = tmp_path / "a" / "1.png"
     saved(path, picture(1, 5))
     blob = path.read_bytes()

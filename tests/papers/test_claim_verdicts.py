@@ -15,7 +15,7 @@ from heterophony.papers.claim_data import (
     summarise_verdict,
 )
 from heterophony.papers.claim_list import Finding, PaperClaim, compare_falls, compare_two
-from heterophony.papers.claim_verdicts import ClaimVerdict, Looks, decide_claim
+from heterophony.papers.claim_verdicts import ClaimVerdict, IntervalLevels, decide_claim
 from heterophony.papers.evidence import ReferenceRuns, StoredRun, TrainingState, fit_line
 from heterophony.papers.table import load_table
 from heterophony.results.table import format_rows
@@ -158,9 +158,9 @@ def test_the_papers_rule_decides_and_the_last_ten_are_said_beside_it(best, late,
 
 
 def test_intervals_are_corrected_for_comparisons_settings_and_rules():
-    looks = Looks(comparisons=9, settings=2, rules=2)
-    assert looks.confirming == 1 - 0.05 / 4
-    assert looks.refuting == 1 - 0.05 / 36
+    levels = IntervalLevels(comparisons=9, settings=2, rules=2)
+    assert levels.confirming == 1 - 0.05 / 4
+    assert levels.refuting == 1 - 0.05 / 36
     gaps = [-3.0, -4.0, -5.0]
     assert decide(claim(), runs(gaps)).verdict == NOT_SEEN  # at 97.5 %: −7.6 … −0.4
     two = decide(claim(), runs(gaps) + runs([0.0, 0.1, -0.1], variant="momentum-0"))

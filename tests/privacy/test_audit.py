@@ -38,6 +38,8 @@ from heterophony.privacy.attacks import (
     InvertingGradients,
     Reconstruction,
     StartingPoint,
+    build_insider,
+    build_outsider,
     compute_gradients,
     compute_update,
     cosine_distance,
@@ -45,9 +47,7 @@ from heterophony.privacy.attacks import (
     find_last_bias,
     infer_labels,
     list_sent_parameters,
-    make_insider,
     make_reference_images,
-    make_stranger,
     psnr,
     select_best,
     squared_distance,
@@ -165,8 +165,8 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
     assert names or name in ("local", "feddistill", "fedgh", "fedproto", "fedtgp")
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
-    strangers = [make_stranger(plan, job, guess) for guess in GUESSES]
-    for client in (make_insider(plan, job, place), *strangers) if names else ():
+    strangers = [build_outsider(plan, job, guess) for guess in GUESSES]
+    for client in (build_insider(plan, job, place), *strangers) if names else ():
         square = float(compute_gradients(client, names, x, y).square())
         assert square > 0 or name == "fedsa_lora"  # B = 0 at first, so A has no gradient
         assert square < math.inf
@@ -196,7 +196,7 @@ def test_both_guesses_of_personal_parameters_are_the_same_rule_for_every_algorit
     job = replace(job, tensors=job.tensors | Tensors(sent))
     personal = [k for k, _ in plan.template.named_parameters() if k not in job.tensors]
     assert personal
-    fresh, initial = (make_stranger(plan, job, guess).net.state_dict() for guess in GUESSES)
+    fresh, initial = (build_outsider(plan, job, guess).net.state_dict() for guess in GUESSES)
     before = plan.template.state_dict()
     assert all(torch.equal(initial[k], before[k]) for k in personal)
     drawn = [k for k in personal if not torch.equal(fresh[k], before[k])]
@@ -226,7 +226,7 @@ def test_attackers_with_the_same_gradient_share_their_attack(tmp_path, monkeypat
 def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_path):
     plan = plan_of("fedavg")
     job, bias = first(plan), find_last_bias(plan.template)
-    client = make_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
+    client = build_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
     train = plan.federation.data(job.client).train
     for i in range(8):
         x, y = train.batch(torch.tensor([i]))
@@ -256,7 +256,7 @@ def test_labels_are_counted_as_often_as_they_were_found():
 def target_of(name: str, tmp_path: Path, dtype: torch.dtype = torch.float32):
     plan = plan_of(name)
     job = first(plan)
-    client = make_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
+    client = build_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
     client.net.to(dtype)
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     x, names = x.to(dtype), list(job.tensors)

@@ -121,7 +121,7 @@ def test_epsilon_is_that_of_the_library_and_grows(monkeypatch):
         assert 0 < spent[0] < spent[1] == result.summary.epsilon
         assert (result.summary.delta, result.summary.privacy["unit"]) == (1e-3, "client")
         told = (
-            "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify"
+            "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify privacy"
             if rate is None
             else "the models, with and without one client; Poisson sampling at rate 0.5"
         )

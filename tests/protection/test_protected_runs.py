@@ -191,7 +191,7 @@ def read_config_text(text: str, folder: Path):
         (["protection=[{ratio=1}]"], r"protection\.kind: missing; choose client_dp"),
         (["protection.top_k.rate=1"], r"protection\.top_k\.rate: unknown key"),
         (["protection.top_k=1"], r"must be protection\.KIND\.KEY"),
-        (["protection=[{kind='top_k'},{kind='quantize'}]"], "top_k and quantize both decide the form"),
+        (["protection=[{kind='top_k'},{kind='quantize'}]"], "top_k and quantize both encode what is sent"),
         (["protection=[{kind='top_k'},{kind='client_dp',noise=1.0,where='device'}]"],
          r"client_dp: must come before top_k"),
         (["protection=top_k", "participation.replacement=true"], r"set participation\.replacement = false"),

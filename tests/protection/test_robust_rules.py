@@ -131,7 +131,5 @@ def test_bad_attacks_are_clear():
         ConfigError, match="f: set the number of malicious clients and what they do"
     ):
         hp.Attack(kind="noise")
-    with pytest.raises(
-        ConfigError, match=r"attack\.f: must be below the number of clients, which is 6"
-    ):
+    with pytest.raises(ConfigError, match=r"attack\.f: must be below the number of clients \(6\)"):
         played("fedavg", attack=hp.Attack(kind="noise", f=6))

@@ -269,7 +269,7 @@ def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path)
 def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
     repeated(tmp_path, 7, a=7, local=None)  # 6, 7, 8, 6, 7, 8, 6 against 7
     (said,) = comparison.list_conclusions(comparison.compare_runs(runs.load_runs([tmp_path])))
-    expected = "no difference to a is shown, which does not mean that there is none."
+    expected = "no difference from a is shown, which does not mean that there is none."
     assert said == f"P last 10: {expected}"
 
 

@@ -1,4 +1,4 @@
-"""The share of clients that would be better off alone, wherever a run of Local stands beside."""
+"""The share of clients that would be better off alone, given a run of Local with the same seed and data."""
 
 from __future__ import annotations
 

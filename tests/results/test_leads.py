@@ -57,7 +57,7 @@ def test_too_few_seeds_highlight_nothing_and_say_why(tmp_path: Path, seeds: int,
     table = make_table(tmp_path, fedavg=[1] * seeds, fedper=[9] * seeds)
     assert list_bold(table) == []
     assert leads.explain_bold(table, list(COLUMNS)) == (
-        f"Nothing is bold: {said} cannot tell 2 rows apart from chance; it takes at least 6 seeds."
+        f"Nothing is bold: {said} cannot tell 2 rows from chance; at least 6 seeds are needed."
     )
 
 
@@ -87,7 +87,7 @@ def test_the_headline_of_the_page_names_nobody_within_noise(tmp_path: Path) -> N
     make_table(tmp_path / "tie", fedavg=[5], fedper=[6])
     page = data_of(html.render_report(runs.load_runs([tmp_path / "tie"])))
     assert page["summary"].endswith(
-        "No winner is shown: one seed cannot tell 2 rows apart from chance; it takes at least 6 seeds."
+        "No winner is shown: one seed cannot tell 2 rows from chance; at least 6 seeds are needed."
     )
     assert not any(row["bold"] for row in page["table"]["rows"])
     assert page["table"]["notes"][0].startswith("Nothing is bold: one seed")

@@ -78,6 +78,6 @@ def test_report_draws_the_difference_and_refuses_a_reference_elsewhere(tmp_path)
     figure = tmp_path / "difference.svg"
     found = report("-o", str(figure), "--kind", "difference", "--reference", "fedreg")
     assert found.exit_code == 0, found.output
-    assert "difference to FedReG, points" in figure.read_text()
+    assert "difference from FedReG, points" in figure.read_text()
     page = report("-o", str(tmp_path / "page.html"), "--reference", "fedavg")
     assert (page.exit_code, page.output.count("\n")) == (3, 1)

@@ -58,7 +58,7 @@ def test_confusions_do_not_depend_on_the_engine(clients):
 def test_without_the_metric_there_are_none(clients):
     with pytest.raises(ConfigError, match="the run has no confusions of 'P'; run it with"):
         run(clients, rounds=1, metrics=[]).confusion()
-    with pytest.raises(ConfigError, match="'confusion' is not for task 'regression'"):
+    with pytest.raises(ConfigError, match="'confusion' does not apply to task 'regression'"):
         choose_metrics(["confusion"], "regression")
 
 

@@ -389,7 +389,7 @@ def test_the_commands_show_them(tmp_path):
 
     lines = shown("run", "--out", str(tmp_path / "one")).stdout.splitlines()[5:]
     named = [line[:26].strip() for line in lines]
-    assert named == ["G, new clients", "P, new clients on arrival", "P, new clients in the end"]
+    assert named == ["G, new clients", "P, new clients on arrival", "P, new clients at the end"]
     both = shown("compare", "fedavg", "fedper", "--out", str(tmp_path / "both"))
     assert "P new" in both.stdout.splitlines()[1]
     assert "joined after training" in both.stderr

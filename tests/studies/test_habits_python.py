@@ -128,7 +128,7 @@ def test_training_by_client_is_refused_where_it_has_no_meaning(clients):
     private = {"protection": [hp.ExampleDP(clip=1.0, noise=1.0)], "model": "mlp"}
     for how, words in (
         ({"algorithm": "centralized"}, "training: centralized trains on pooled data"),
-        (private, "training: the privacy of examples is accounted for one training"),
+        (private, "training: the accounting of example-level privacy needs the same training"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=by_client, **how)
@@ -170,7 +170,10 @@ def test_unsuitable_optimisers_and_schedules_are_refused(clients):
             {"optimizer": torch.optim.Adam, "betas": (0.5, 0.9)},
             "betas: the optimizer is a function",
         ),
-        ({"schedule": halve, "warmup": 2}, "warmup: the schedule is a function; say it there"),
+        (
+            {"schedule": halve, "warmup": 2},
+            "warmup: the schedule is a function; set this in the function",
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             hp.Training(**how)
@@ -261,6 +264,6 @@ def test_auxiliary_outputs_are_answered_in_one_line(clients):
         run(clients, model=WithAuxiliary())
     assert str(caught.value) == (
         "WithAuxiliary returns tuple, not a tensor; return only the logits, or an object that has them"
-        " as .logits (auxiliary outputs may be beside them; their loss is for an algorithm's"
+        " as .logits (auxiliary outputs are allowed; their loss belongs in an algorithm's"
         " client.fit(loss=…))"
     )

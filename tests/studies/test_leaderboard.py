@@ -61,7 +61,7 @@ def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_
     assert by_name["Local"]["ranks"]["G.last10"] is None
     shown = call("leaderboard", "show", board, "-o", page)
     assert shown.exit_code == 0
-    assert "a place needs 5 seeds" in shown.stderr
+    assert "a rank needs 5 seeds" in shown.stderr
     assert "http" not in page.read_text().split('id="data"')[0].replace("http-equiv", "")
 
 

@@ -154,7 +154,7 @@ def test_a_model_that_does_not_fit_the_task_is_refused():
         run_task("fedavg", "regression", model=nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)))
     with pytest.raises(ConfigError, match="charlstm predicts one answer, and the task is"):
         run_task("fedavg", "sequence", model="charlstm")
-    with pytest.raises(ConfigError, match="tokenlstm predicts a token at every place"):
+    with pytest.raises(ConfigError, match="tokenlstm predicts a token at every position"):
         played("fedavg", model="tokenlstm")
 
 

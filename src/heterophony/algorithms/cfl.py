@@ -36,7 +36,7 @@ class CFL(Algorithm):
         high=1,
     )
     smallest: int = setting(3, "smallest number of clients in a cluster that may be split", low=2)
-    wait: int = setting(0, "number of first rounds in which no cluster is split", low=0)
+    wait: int = setting(0, "initial number of rounds in which no cluster is split", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         """Send the model of the client's cluster; a client that joins later receives the root model."""

@@ -35,7 +35,7 @@ class FedEM(Algorithm):
         if self.components == 1:
             client.fit()
             return client.shared()
-        shares = self.estimate(client)  # of the components in every example
+        shares = self.estimate(client)  # share of each component in each example
         client.memory["fedem"] = Tensors({"weights": shares.mean(0)})
         labels = client.data.train.labels
 

@@ -20,7 +20,7 @@ class FedPAC(Algorithm):
     lam: float = setting(1.0, "weight of the alignment", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
-        first = server.memory.get("head", Tensors())  # for clients that never took part
+        first = server.memory.get("head", Tensors())  # used by clients that never took part
         head = server.memory.get(f"head/{client}", first)
         return server.model | head | server.memory.get("centres", Tensors())
 

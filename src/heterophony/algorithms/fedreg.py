@@ -20,7 +20,7 @@ from .parts.rebalancing import (
     TrainedHeads,
     Variant,
     check_phase_order,
-    compute_target_here,
+    compute_own_target,
     count_for_head,
     describe_sizes,
     get_balanced_data,
@@ -72,7 +72,7 @@ class FedReG(Algorithm):
     def local(self, client: Client) -> Tensors:
         net, data, counted = client.net, client.data.train, client.data.counts
         if self.ablation != "no_balancing":
-            target = compute_target_here(client, self.threshold)
+            target = compute_own_target(client, self.threshold)
             data = get_balanced_data(client, target, self.augment, self.magnitude)
             counted = count_for_head(counted, target, self.weights)
 

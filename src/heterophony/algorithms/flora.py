@@ -2,7 +2,7 @@
 
 There the server sends the stacked adapters, and each client merges them into its copy of the net. Here
 the server adds them up and sends the sum, which a client that missed rounds needs; what is frozen stays
-as it is. Adapters are padded with zeros to the largest rank, so that all replies have one form.
+as it is. Adapters are padded with zeros to the largest rank, so that all replies have the same form.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from ..core.algorithm import Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, is_given
 from .parts.low_rank import LoRAAlgorithm, draw_adapter, list_lora_layers
 
-HALVED = "flora/halved"  # how often the rank of a client is halved
-A, B = "flora/A/", "flora/B/"  # before the name of the update that an adapter adds to
+HALVED = "flora/halved"  # how often a client's rank is halved
+A, B = "flora/A/", "flora/B/"  # prefix of the update that an adapter adds to
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class FLoRA(LoRAAlgorithm):
 
     paper = "Wang et al., NeurIPS 2024"
     halvings: int = setting(
-        0, "clients have rank, half of it, … after so many halvings, in turn", low=0
+        0,
+        "clients in turn have the full rank, half of it, and so on, down to this number of halvings",
+        low=0,
     )
 
     def build(self, net: Net) -> Net:
@@ -49,7 +51,7 @@ class FLoRA(LoRAAlgorithm):
                 draw_adapter(layer, max(1, len(layer.lora_A) >> halved))
         merged = {id(layer.update) for layer in layers.values()}
         trained = (p for p in client.net.parameters() if not is_given(p))
-        anew = replace(client.training, momentum_state="reset")  # not that of other adapters
+        anew = replace(client.training, momentum_state="reset")  # other adapters have another name
         client.fit(train=[p for p in trained if id(p) not in merged], how=anew)
         reply = {k: v for k, v in client.shared().items() if k not in layers}
         for name, layer in layers.items():

@@ -17,7 +17,7 @@ from .parts.distillation import diverge, draw_again
 
 @dataclass(frozen=True)
 class FML(Algorithm):
-    """Train each client's own net beside a small shared one; each learns from the other's outputs."""
+    """Train each client's own net alongside a small shared one; each learns from the other's outputs."""
 
     paper = "Shen et al., 2020"
     needs_classes = True

@@ -55,9 +55,9 @@ from .protocol.topics import Publication
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import ConnectionEvent, ReceivedMessage, Will
 
-MAX_BLOB_BYTES = 1 << 30  # of the tensors of one job
+MAX_BLOB_BYTES = 1 << 30  # limit for the tensors of one job
 POLL_SECONDS = 0.05
-SHOWN_CLIENTS = 8  # in the line that says what the board takes part in
+SHOWN_CLIENTS = 8  # clients listed in the line that announces the run
 RUN_ID_FILE = "run-id"
 Say = Callable[[str], None]
 JobResult = tuple[Reply | Exception, float]
@@ -107,7 +107,7 @@ class BoardOptions:
     data: Mapping[str, Path] | None = None  # each client's own data, for a run without a data set
     shares: Path | None = None  # folder with the clients' shares; None: load the whole data set
     slowdown: float = 1.0
-    memory_limit: int | None = None  # bytes; None: what the board has
+    memory_limit: int | None = None  # in bytes; None: all that the board has
     accelerator: torch.device = CPU
     trust: bool = False  # import an algorithm from outside that the server names
 
@@ -252,7 +252,7 @@ class BoardRun:
         )
         prepare_torch(self.compute)
         plan = local_config.build_board_plan(federation)
-        if plan.needs_secret:  # of this board: the server does not have it
+        if plan.needs_secret:  # each board has its own secret, which the server does not know
             plan = replace(plan, secret=load_secret(self.folder, True, self.say))
         self.plan = plan
         self.memory_guard = self.make_memory_guard(federation)
@@ -260,7 +260,7 @@ class BoardRun:
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
         if config.evaluation.share_personal:
-            self.say("the run asks for personal parameters, to measure G where G depends on them")
+            self.say("the run requests personal parameters, to measure G if it depends on them")
         summaries = [summarize_client(federation, c) for c in self.clients]
         folder_id = self.board_folder.folder_id
         self.publish_all(
@@ -313,7 +313,7 @@ class BoardRun:
                 result = work(self.plan, job, self.client_store, self.compute)
             except HeterophonyError as error:
                 result = error
-            except Exception as error:  # the server must hear of any failure
+            except Exception as error:  # report any failure to the server
                 result = HeterophonyError(repr(error))
             seconds = time.monotonic() - start
             if self.memory_guard is not None:

@@ -74,7 +74,8 @@ def make_remote_federation(
     )
 
 
-FindSummary = Callable[[str], ClientSummary | None]  # by the client's name; None: there is none
+# finds the summary of a client by name; None if there is none
+FindSummary = Callable[[str], ClientSummary | None]
 
 
 def summarize_client(federation: Federation, client: str) -> ClientSummary:
@@ -197,7 +198,7 @@ def read_share(path: Path) -> Mapping[str, NDArray[Any]]:
     return arrays
 
 
-SAMPLE_SECONDS = 1.0  # between two readings of the power
+SAMPLE_SECONDS = 1.0  # seconds between two readings of the power
 ReadWatts = Callable[[], float]
 
 
@@ -221,7 +222,7 @@ class BoardSensors:
         """Return the numbers that a board reports; leave out those that it cannot measure."""
         out = {"seconds": self.clock() - self.start, "cpu_seconds": time.process_time()}
         if (peak := self.read_status_bytes("VmHWM")) is not None:
-            self.peak = max(self.peak, peak)  # the kernel's may have been reset
+            self.peak = max(self.peak, peak)  # the kernel's counter may have been reset
             out["peak_bytes"] = self.peak
         if (heat := self.read_temperature()) is not None:
             out["celsius"] = heat
@@ -287,8 +288,8 @@ def find_power_sensor(root: Path) -> ReadWatts | None:
     return None
 
 
-RESERVE = 32 << 20  # that must stay free, for messages and the system
-MAX_CLIENTS = 1024  # of one board, by the protocol
+RESERVE = 32 << 20  # memory kept free for messages and the system
+MAX_CLIENTS = 1024  # limit per board, set by the protocol
 ReadBytes = Callable[[], int]
 
 
@@ -303,10 +304,10 @@ class MemoryGuard:
         read_used: ReadBytes,
         read_free: ReadBytes,
     ) -> None:
-        self.limit = limit  # bytes that the process may use; None: what the board has
+        self.limit = limit  # bytes that the process may use; None: all that the board has
         self.clients, self.data_bytes = clients, data_bytes
         self.read_used, self.read_free = read_used, read_free
-        self.job_bytes = 0  # the most that a job has needed so far
+        self.job_bytes = 0  # most bytes that a job has needed so far
         self.before = 0
 
     def compute_free(self) -> int:
@@ -332,7 +333,7 @@ class MemoryGuard:
         self.job_bytes = max(self.job_bytes, peak - self.before)
 
     def count_possible_clients(self) -> int:
-        """Return how many clients with this much data fit in memory beside one running job."""
+        """Return how many clients with this much data fit in memory in addition to one running job."""
         per_client = max(1, self.data_bytes // max(1, self.clients))
         room = self.compute_free() - self.job_bytes - RESERVE
         return min(MAX_CLIENTS, max(0, self.clients + room // per_client))

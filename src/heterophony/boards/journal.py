@@ -29,7 +29,7 @@ from .protocol.server_session import ServerSession
 JOURNAL_FILE = "journal.log"
 MAX_FILE_BYTES = 16 << 20
 MAX_LINE_BYTES = 4096
-MAX_LINES_OF_BOARD = 1000  # of kinds that a board can cause at will, since the server's start
+MAX_LINES_OF_BOARD = 1000  # per board, for kinds of fact that a board can cause at will
 KINDS_AT_WILL = ("joined", "left", "returned", "refused")
 FIRST_DIGEST = "0" * 16
 LINE_PATTERN = re.compile(r"(\S+) ([0-9a-f]{16}) (\w+) (\S+) (\{.*\})")
@@ -186,7 +186,7 @@ def find_damage(lines: list[str]) -> Iterator[tuple[int, str]]:
 # The status ---------------------------------------------------------------------------------------
 
 
-STATUS_VERSION = 1  # of the data; readers check it
+STATUS_VERSION = 1  # version of the format, checked by readers
 COUNTER_NAMES = ("bytes_down", "bytes_up", "jobs", "refused", "wrong", "reconnects")
 Json = dict[str, Any]
 

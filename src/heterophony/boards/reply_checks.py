@@ -24,11 +24,11 @@ from ..jobs.trials import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simul
 from ..jobs.work import restore_tensors
 from .protocol.job_codec import encode_reply
 
-TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # correct answers on test examples
+TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # number of test examples limits these
 VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
 METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
 MAX_METRICS = 32  # in one reply
-MAX_VALUE = 1e100  # of a metric: its square, and its sum over all examples, are still finite
+MAX_VALUE = 1e100  # limit for a metric: its square and its sum over all examples are still finite
 
 
 def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
@@ -39,9 +39,12 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
         **dict.fromkeys(TEST_COUNT_METRICS, tested),
         **dict.fromkeys(VALIDATION_COUNT_METRICS, held_out),
     }
-    cells = 2 * (tested + held_out) if plan.confusion else 0  # of G and P, each with an example
+    # cells of the confusions of G and P that can hold an example
+    cells = 2 * (tested + held_out) if plan.confusion else 0
     if len(found) > MAX_METRICS + cells:
-        raise CodecError(f"the reply has {len(found)} metrics, over {MAX_METRICS + cells}")
+        raise CodecError(
+            f"the reply has {len(found)} metrics; at most {MAX_METRICS + cells} are allowed"
+        )
     for name, value in found.items():
         if not METRIC_NAME.fullmatch(name):
             raise CodecError(f"metric {name[:80]!r} is not a name")
@@ -52,7 +55,7 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
         if name in limits and not is_possible_score(plan, value, limits[name]):
             raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
         if value <= 0 and get_metric_info(name.partition("/")[2]).pooling == "log":
-            raise CodecError(f"metric {name!r} is {value:g}, and must be above 0")
+            raise CodecError(f"metric {name!r} is {value:g}, but must be above 0")
         if (measure := name.removeprefix(LOSS_PREFIX)) != name and measure in limits:
             check_loss(measure, value, found)
 
@@ -60,9 +63,9 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
 def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
     """Require that a loss is not negative and that the score it belongs to is in the reply."""
     if measure not in found:
-        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is there, and {measure!r} is missing")
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is present, but {measure!r} is missing")
     if value < 0:
-        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is {value:g}, and must not be negative")
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is {value:g}, but must not be negative")
 
 
 def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
@@ -90,18 +93,18 @@ def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     return frozenset(found)
 
 
-MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
-MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
+MAX_NORM_RATIO = 1000.0  # relative to the norm of what was sent; honest training stays far below
+MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics; the tensors come on top
 
 
 @dataclass(frozen=True)
 class ReplyForm:
     """The expected form of replies from clients with the same net."""
 
-    largest: Reply  # of a client with examples of every class; no reply has more tensors
-    required: frozenset[str]  # the tensors that every client sends, whatever its classes are
-    nbytes: int  # of a reply to training with all tensors
-    initial: Tensors  # what such a client is sent in the first round
+    largest: Reply  # reply of a client with examples of every class; no reply has more tensors
+    required: frozenset[str]  # tensors that every client sends, regardless of its classes
+    nbytes: int  # size of a training reply with all tensors
+    initial: Tensors  # what such a client receives in the first round
 
 
 class ReplyValidator:
@@ -219,7 +222,7 @@ class ReplyValidator:
         samples = self.plan.federation.whole().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "what was sent")
-        # in absolute terms too: else the model could grow by that much in every round
+        # an absolute limit too: otherwise the model could grow in every round
         self.check_norms(restored, form.initial, samples, "what is sent at first")
 
     def check_aside(self, found: Tensors, job: Job) -> None:
@@ -275,12 +278,12 @@ class ReplyValidator:
 
 
 def get_original(name: str) -> str:
-    """Return the name of the shared tensor that a tensor stands for whose number of rows varies."""
+    """Return the name of the shared tensor that a tensor with a variable number of rows stands for."""
     return name.partition("/")[2]
 
 
 def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> None:
-    """Require rows of the right length and type, of which all but the last are smaller than the whole."""
+    """Require rows of the right length and type, and no more of them than the whole tensor needs."""
     if found.shape[1:] != expected.shape[1:] or found.dtype != expected.dtype or not found.dim():
         raise CodecError(
             f"tensor {name!r} is {found.dtype} {tuple(found.shape)}, expected rows of"

@@ -35,10 +35,10 @@ from .reply_checks import ReplyValidator
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import Will
 
-MAX_EXAMPLES = 10_000_000  # of one client; more would be claimed only to outweigh the others
-MAX_VALUES = 1 << 20  # in one example; a network for more would take gigabytes
+MAX_EXAMPLES = 10_000_000  # limit per client; a higher claim could only serve to outweigh others
+MAX_VALUES = 1 << 20  # values in one example; a network for more would take gigabytes
 Say = Callable[[str], None]
-Summaries = Mapping[str, ClientSummary]  # of the clients introduced so far, by name
+Summaries = Mapping[str, ClientSummary]  # summaries of the clients introduced so far, by name
 
 
 def check_boards_can_run(config: Config) -> None:
@@ -99,7 +99,7 @@ def find_data_objection(
     if why := find_size_objection(client):
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
-        return f"client '{client.name}' has {client.train} examples, and other numbers by class"
+        return f"client '{client.name}' has {client.train} examples, but its counts by class do not add up to that"
     before = summaries.get(client.name)
     if before is not None and before != client:
         return f"the data of client '{client.name}' differ from those it started the run with"
@@ -175,7 +175,7 @@ class BoardsRecord:
             self.run_id: str = content.get("run_id") or secrets.token_hex(8)
             self.start: int = content.get("start", 0) + 1
             self.board_of_client: dict[str, str] = content.get("board_of_client", {})
-            self.folder_ids: dict[str, str] = content.get("folder_ids", {})  # by board
+            self.folder_ids: dict[str, str] = content.get("folder_ids", {})  # by the board's name
             self.client_summaries = {
                 name: parse_fields(ClientSummary, fields)
                 for name, fields in content.get("clients", {}).items()
@@ -299,7 +299,7 @@ def serve(
         session.assignments.rules = validator
         engine = BoardEngine(plan, link, validator, config.faults, folder.find_oldest_commit)
         summary = execute_plan(plan, folder, engine, [hooks.on_event])
-        link.announce_end()  # also if the run had ended before: its boards may not know
+        link.announce_end()  # even if the run had already ended: its boards may not know
     return summary
 
 

@@ -64,7 +64,7 @@ class PrivateBroker:
             target=stop_after_testbed, args=(folder,), daemon=True
         )
         self.cleanup_process.start()
-        self.pidfd: int | None = None  # becomes readable when Mosquitto has ended
+        self.pidfd: int | None = None  # becomes readable when Mosquitto ends
         try:
             self.start()
         except BaseException:
@@ -148,7 +148,7 @@ RUN_NAME = "testbed"  # on the broker, which serves no other run
 class TestbedProcess(ChildProcess):
     """The server or a board. ``work`` receives a function that sends messages, then the arguments."""
 
-    __test__ = False  # for pytest it is no test
+    __test__ = False  # tells pytest that this is not a test
 
     def __init__(self, name: str, work: Callable[..., None], *args: object) -> None:
         self.name = name
@@ -199,7 +199,7 @@ class CuttableProxy:
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
-            with suppress(OSError):  # its thread has closed it already
+            with suppress(OSError):  # its thread has already closed it
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
@@ -215,7 +215,7 @@ class CuttableProxy:
                 board, _ = self.listener.accept()
                 try:
                     broker = socket.create_connection(("127.0.0.1", self.target_port))
-                except OSError:  # the broker is down
+                except OSError:  # the broker does not answer
                     board.close()
                     continue
                 with self.lock:
@@ -265,8 +265,8 @@ def parse_fault_kinds(words: Sequence[str]) -> tuple[str, ...]:
     return FAULT_KINDS if "all" in named else tuple(k for k in FAULT_KINDS if k in named)
 
 
-DEFAULT_BOARDS = 10  # or one per client, if there are fewer clients
-EXIT_SECONDS = 10.0  # for boards to learn that the run has ended
+DEFAULT_BOARDS = 10  # limited by the number of clients
+EXIT_SECONDS = 10.0  # time for boards to learn that the run has ended
 PrintLine = Callable[[str], None]
 
 
@@ -276,7 +276,7 @@ class Testbed:
     After every round, one fault of a kind in ``faults`` is injected.
     """
 
-    __test__ = False  # for pytest it is no test
+    __test__ = False  # tells pytest that this is not a test
     server_target = staticmethod(run_server)
 
     def __init__(
@@ -376,7 +376,7 @@ class Testbed:
                 self.inject_fault(message["t"])
         elif part is self.server:
             self.say(message)
-        else:  # of use only if something is wrong
+        else:  # only useful if something is wrong
             path = self.folder / "boards.log"
             with translate_disk_errors(path), open_to_append(path) as log:
                 log.write(f"{part.name}: {message}\n".encode())

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command()(server)
     app.command()(board)
-    app.command("device", hidden=True)(board)  # its name in earlier versions
+    app.command("device", hidden=True)(board)  # former name
     app.command()(journal)
     app.command("testbed")(run_testbed)
     group = typer.Typer(no_args_is_help=True, help="Run the MQTT broker between server and boards.")
@@ -247,7 +247,7 @@ def format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-DEFAULT_ALGORITHM, DEFAULT_CLIENTS = "fedreg", 30  # without a configuration file
+DEFAULT_ALGORITHM, DEFAULT_CLIENTS = "fedreg", 30  # defaults without a configuration file
 
 
 def run_testbed(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 
-SHOWN_CLIENTS = 20  # of `data show`, for people
+SHOWN_CLIENTS = 20  # how many `data show` lists without --json
 
 
 class TaskChoice(StrEnum):

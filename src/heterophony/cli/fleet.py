@@ -35,7 +35,7 @@ class TerminalView(View):
     """Shows the state of all boards while a step runs; failures are printed afterwards."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet  # say nothing of boards on which all is well
+        self.quiet = quiet  # do not mention boards without problems
         self.title = ""
         self.rows: dict[str, tuple[str, str]] = {}
         self.lock = threading.Lock()
@@ -82,7 +82,7 @@ class Chosen:
     """The choices made before the command's name: fleet file, boards and folders."""
 
     fleet: Fleet
-    boards: tuple[Board, ...]  # that the command is for
+    boards: tuple[Board, ...]  # the boards that the command is for
     broker: Path
     wheels: Path
 
@@ -177,7 +177,7 @@ def check(context: typer.Context, json: JsonOption = False) -> None:
             terminal.print_json({"boards": boards, "failed": outcome.failed})
         elif outcome.done:
             terminal.print_list(
-                ResultTable.build(["board", "state"], sorted_rows(prepared, outcome))
+                ResultTable.build(["board", "state"], sort_rows_by_file(prepared, outcome))
             )
     end(outcome)
 
@@ -260,7 +260,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
             terminal.print_json({"boards": found, "failed": outcome.failed})
         elif outcome.done:
             terminal.print_list(
-                ResultTable.build(["board", "state"], sorted_rows(prepared, outcome))
+                ResultTable.build(["board", "state"], sort_rows_by_file(prepared, outcome))
             )
     end(outcome)
 
@@ -311,6 +311,6 @@ def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Ou
     )
 
 
-def sorted_rows(prepared: Preparation, outcome: Outcome) -> list[list[str]]:
+def sort_rows_by_file(prepared: Preparation, outcome: Outcome) -> list[list[str]]:
     """Return a row for each board that answered, in the order of the file."""
     return [[b.name, outcome.done[b.name]] for b in prepared.fleet.boards if b.name in outcome.done]

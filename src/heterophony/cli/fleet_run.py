@@ -79,7 +79,8 @@ def table(
     from .reproduce import show_result
 
     require_all_boards(context.obj)
-    published = replace(load_table(name), needs=None)  # what it needs are boards
+    # the requirement is a set of boards, which are here
+    published = replace(load_table(name), needs=None)
     selection = TableSelection(published, scale, rows, "*", tuple(published.measured.seeds)[:1])
     parent = out or Path("runs") / f"{name}-{scale}-fleet"
     create_run_folders(selection, parent)

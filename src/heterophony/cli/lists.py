@@ -280,7 +280,7 @@ def doctor(
 
 
 def show_gpu_check(device: str, json: bool) -> None:
-    """Check a GPU and show it beside the CPU; exit with 1 if bits depend on the number of workers."""
+    """Check a GPU and compare it with the CPU; exit with 1 if bits depend on the number of workers."""
     from ..tools.doctor import check_gpu, describe_setup, find_differences
 
     with terminal.handle_signals(signal.default_int_handler):

@@ -35,7 +35,7 @@ def complete_run_argument(incomplete: str) -> list[str]:
 
 BARE_SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.S)
 NUMBER = re.compile(r"-[0-9.]+(e-?[0-9]+)?")
-# what other platforms call a setting: the short key here
+# other platforms' names of settings, and the short keys here
 OTHER_NAMES = {
     "learning_rate": "lr",
     "local_learning_rate": "lr",
@@ -218,7 +218,7 @@ TrustOption = Annotated[
         "--trust", help="Import the module of an algorithm that is not built in; a line names it."
     ),
 ]
-SAME_COMMAND = "run the same command again to continue"  # for whoever is interrupted
+SAME_COMMAND = "run the same command again to continue"  # shown after an interruption
 
 
 SeedsOption = Annotated[

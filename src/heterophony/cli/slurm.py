@@ -102,7 +102,7 @@ def slurm(
     words = [*ctx.args, "--out", str(out)]
     folders, settings = prepare_runs(ctx.parent, command, words)
     limits = {"partition": partition, "time": time}
-    if command is StudyCommand.tune:  # what is tried next depends on what was found before
+    if command is StudyCommand.tune:  # each trial depends on the results of earlier ones
         lines = [join([command, *words])]
     else:
         trust = ["--trust"] * any(map(names_own_code, folders))

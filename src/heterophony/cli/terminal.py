@@ -119,9 +119,9 @@ def create_table() -> Table:
 
 def print_titled_table(title: str, table: Table) -> None:
     """Print a table below its title. Text is fitted to the terminal; numbers are never cut."""
-    console = Console()  # where there is no terminal: COLUMNS, else 80
+    console = Console()  # without a terminal: COLUMNS, else 80
     if all(column.justify == "right" for column in table.columns[1:]):
-        # lines that a terminal breaks can still be read and copied
+        # lines broken by a terminal can still be read and copied
         unlimited = console.options.update(max_width=10_000)
         console.width = max(console.width, console.measure(table, options=unlimited).maximum)
     if title:

@@ -366,7 +366,9 @@ def check_training(algorithm: Algorithm, name: str, training: Training, rounds: 
 def check_model_task(model: str, task: TaskName) -> None:
     """Raise ConfigError if a model does not predict what the task requires."""
     if (model == "tokenlstm") != (task == "sequence"):
-        how = "predicts a token at every place" if model == "tokenlstm" else "predicts one answer"
+        how = (
+            "predicts a token at every position" if model == "tokenlstm" else "predicts one answer"
+        )
         raise ConfigError(f"model.name: {model} {how}, and the task is '{task}'; leave it out")
 
 
@@ -444,11 +446,11 @@ def check_order(active: Sequence[Protection]) -> None:
     """Raise ConfigError for two kinds of privacy, two encodings, or client-side work after an encoding."""
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
-        raise ConfigError(f"protection: {' and '.join(private)} have an ε each; choose one")
+        raise ConfigError(f"protection: {' and '.join(private)} each have their own ε; choose one")
     encoding = [i for i, p in enumerate(active) if p.encodes]
     if len(encoding) > 1:
         both = " and ".join(get_kind(active[i]) for i in encoding)
-        raise ConfigError(f"protection: {both} both decide the form of what is sent; choose one")
+        raise ConfigError(f"protection: {both} both encode what is sent; choose one")
     for protection in active[encoding[0] + 1 :] if encoding else ():
         if protection.works_on_client:
             raise ConfigError(

@@ -24,7 +24,7 @@ NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
 FIXED_MEANINGS = {"clients": "data.clients"}  # even if the algorithm has a setting of that name
 RENAMED = {"local": "training", "devices": "speeds"}  # former names of sections
-RENAMED_KEYS = {"device": "accelerator"}  # of [engine]
+RENAMED_KEYS = {"device": "accelerator"}  # former keys of [engine]
 
 
 def ignore_note(text: str) -> None:
@@ -172,7 +172,7 @@ def list_class_keys(section: str, cls: type | None) -> list[str]:
 
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-SCHEMA_FILE = "heterophony.schema.json"  # beside a file of settings that names it
+SCHEMA_FILE = "heterophony.schema.json"  # written next to a settings file that names it
 JSON_TYPES = {
     int: "integer",
     float: "number",

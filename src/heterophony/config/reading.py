@@ -37,7 +37,7 @@ from .sections import (
     parse_participation,
 )
 
-NET_KEYS = ("name", "groups", "group")  # of [model]
+NET_KEYS = ("name", "groups", "group")  # keys of [model]
 
 
 def read_config(
@@ -204,7 +204,7 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
         for other in NET_KEYS:
             section.pop(other, None)
     section[last] = parse_toml_value(value.strip())
-    if key == "engine.name" and section[last] != "ray":  # for a run that leaves its cluster
+    if key == "engine.name" and section[last] != "ray":  # the run leaves its cluster
         drop_cluster_settings(section)
     return key
 
@@ -239,7 +239,7 @@ def find_line(text: str, key: str) -> int | None:
     section, line, length = "", None, 0
     for number, content in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\]]+)\]", content):
-            section = header[1].strip("[ ")  # of [[protection]] too
+            section = header[1].strip("[ ")  # also matches [[protection]]
             here = section
         elif pair := re.match(r"\s*([\w.\"'-]+)\s*=", content):
             here = ".".join(filter(None, [section, pair[1].strip("\"'")]))

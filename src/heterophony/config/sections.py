@@ -27,7 +27,7 @@ from ..population.attacks import Faults
 from ..population.availability import Availability, Diurnal, Speeds, Trace
 from ..population.participation import Participation, Poisson, Skewed, Uniform
 
-DEFAULT_RATE = 0.2  # of the clients, that is selected per round
+DEFAULT_RATE = 0.2  # fraction of the clients selected per round
 SELECTION_RULES: dict[str, type] = {"uniform": Uniform, "poisson": Poisson}
 AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
@@ -84,7 +84,8 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
     """Return the section from which ``parse_participation`` reads these settings."""
-    assert isinstance(participation, Uniform | Skewed | Poisson)  # other fields are not settings
+    # the other fields are not settings
+    assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
     if isinstance(participation, Poisson):
         section = {"kind": "poisson", **section}
@@ -100,7 +101,7 @@ def describe_participation(participation: Participation, faults: Faults) -> dict
 class TopSection:
     """The keys outside all sections."""
 
-    seed: int = setting(0, "of all random draws", low=0)
+    seed: int = setting(0, "seed of all random draws", low=0)
     rounds: int = setting(100, "communication rounds", low=0)
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class DataSection:
         "the column or array that names each example's client; default: client, if it is there",
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
-    seed: int | None = setting(None, "of the partition; default: the run's seed", low=0)
+    seed: int | None = setting(None, "seed of the partition; default: the run's seed", low=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -163,7 +164,7 @@ class NetGroup:
     """A group of clients with the same net, in a run whose clients have different nets."""
 
     name: str = setting("", "the model's name")
-    clients: list[str] | None = setting(None, "the names of the clients that have it")
+    clients: list[str] | None = setting(None, "names of the clients with this net")
     share: float | None = setting(
         None,
         "share of the clients that no group names, drawn by the seed",
@@ -247,7 +248,7 @@ class EvaluationSection:
         False, "on boards: send personal parameters if G is computed from their average"
     )
     metrics: list[str] | None = setting(
-        None, "metrics beside the score: f1, auc, …; default: those of the task"
+        None, "metrics besides the score: f1, auc, …; default: those of the task"
     )
 
     def __post_init__(self) -> None:
@@ -279,9 +280,12 @@ class EngineSection(Cluster):
         low=1,
     )
     accelerator: str = setting(
-        "auto", "that computes: cpu, cuda, cuda:1 or mps; auto: cuda where torch sees it, else cpu"
+        "auto",
+        "where nets compute: cpu, cuda, cuda:1 or mps; auto: cuda if torch sees it, else cpu",
     )
-    precision: Precision = setting("float32", "of forward pass and loss; bfloat16 changes results")
+    precision: Precision = setting(
+        "float32", "number type of the forward pass and the loss; bfloat16 changes results"
+    )
     deterministic: bool = setting(
         True, "on GPUs: compute the same bits every time; false is faster"
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .errors import ConfigError, EngineError
 from .tensors import Memory, Tensors
 
-CACHE_BYTES = 1 << 28  # of each worker; it holds all images of CIFAR-10, as bytes
+CACHE_BYTES = 1 << 28  # cache of each worker; enough for CIFAR-10 as bytes
 
 
 class ResidentExamples:
@@ -144,24 +144,24 @@ def read_loss(value: Tensor) -> float:
     return there  # type: ignore[no-any-return]
 
 
-MEMORY_SHARE = 0.95  # of a GPU's memory, divided evenly among the workers that share it
+MEMORY_SHARE = 0.95  # share of a GPU's memory, divided evenly among its workers
 MARGIN = 1.25  # times the measured peak: other clients may have longer sequences or larger memories
-CONTEXT_BYTES = 1 << 29  # what a process takes on a GPU before its first tensor, at most
-DEFAULT_WORKERS_PER_GPU = 4  # where torch cannot tell how much memory there is
+CONTEXT_BYTES = 1 << 29  # at most what a process takes on a GPU before its first tensor
+DEFAULT_WORKERS_PER_GPU = 4  # torch cannot tell how much memory there is
 
 
 @dataclass(frozen=True)
 class MemoryUse:
     """The memory of a GPU as a worker sees it after a job, in bytes."""
 
-    peak: int  # that torch reserved for this worker at most
-    reserved: int  # by torch, for this worker, now
+    peak: int  # most that torch reserved for this worker
+    reserved: int  # currently reserved by torch for this worker
     free: int
     total: int
 
     def count_fitting_workers(self) -> int:
         """Return how many workers fit: the memory free without this one, divided by the need of each."""
-        outside = max(0, self.total - self.free - self.reserved)  # also of other programs
+        outside = max(0, self.total - self.free - self.reserved)  # including other programs
         context = min(outside, CONTEXT_BYTES)
         available = self.free + self.reserved + context
         need = MARGIN * self.peak + CACHE_BYTES + context
@@ -184,7 +184,7 @@ def limit_memory(compute: Compute, sharing: int) -> None:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 
 
-KINDS = {"cuda": "CUDA", "mps": "Apple (mps)"}  # that torch may see beside the CPU
+KINDS = {"cuda": "CUDA", "mps": "Apple (mps)"}  # kinds of device that torch may see besides the CPU
 NAMES = "auto, cpu, cuda, cuda:0, cuda:1, … or mps"
 REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
 

@@ -24,13 +24,13 @@ from .tensors import matches_any
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 LORA_A, LORA_B = "*lora_A*", "*lora_B*"  # patterns that also match the names of ``peft``
 
-LARGEST_WIDTH = 4096  # of what is added to a layer: memory grows with it
+LARGEST_WIDTH = 4096  # widest part added to a layer; memory grows with it
 
 
 class LoRALinear(nn.Linear):
     """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022.
 
-    ``update`` is None, or what is added to the weight beside the adapter: adapters merged before.
+    ``update`` is None, or the sum of adapters that were merged into the weight before.
     """
 
     update: nn.Parameter | None

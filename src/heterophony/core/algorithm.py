@@ -38,10 +38,11 @@ class Server:
     t: int
     samples: Mapping[str, int]  # the number of training examples of each client, in client order
     model: Tensors  # the shared tensors
-    memory: Memory = field(default_factory=dict)  # what the algorithm keeps between rounds
-    average: Tensors = field(default_factory=Tensors)  # of personal tensors; only to measure G
+    memory: Memory = field(default_factory=dict)  # kept by the algorithm between rounds
+    # average of personal tensors; only to measure G
+    average: Tensors = field(default_factory=Tensors)
     statistics: frozenset[str] = frozenset()  # names of buffers (BatchNorm's running statistics)
-    # of each client, the shapes of its shared tensors, where they are slices of the model's
+    # client -> shapes of its shared tensors, if they are slices of the model's
     shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
@@ -66,16 +67,15 @@ class Reply:
 
     client: str
     kind: Literal["train", "evaluate", "join", "other"]
-    tensors: Tensors  # what ``Algorithm.local`` returned
+    tensors: Tensors  # returned by ``Algorithm.local``
     samples: int  # the number of training examples; of test examples where it evaluates
     weight: float  # its weight in a mean: its samples, or 1 if all clients count the same
     metrics: Mapping[str, float] = field(default_factory=dict)
     aside: Tensors = field(default_factory=Tensors)  # personal tensors, only to measure G
     turn: int = 0  # counts the jobs of a client that is selected several times in a round
     examples: int = 0  # how many examples it trained on, for the simulated clock
-    kept: str = (
-        ""  # the digest of the client's memory: of its file, at the end of a run its tensors
-    )
+    # the digest of the client's memory: of its file, at the end of a run its tensors
+    kept: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Algorithm:
     # patterns of sent tensors named "part/name" that stand for a shared tensor: how many rows they
     # have depends on the data; all but the last hold fewer numbers than it has
     rows_vary: ClassVar[tuple[str, ...]] = ()
-    optimizers: ClassVar[tuple[str, ...]] = ("sgd", "adam", "adamw")  # that its rule holds for
+    # optimisers for which the rule holds
+    optimizers: ClassVar[tuple[str, ...]] = "sgd", "adam", "adamw"
     allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
 
     def __post_init__(self) -> None:

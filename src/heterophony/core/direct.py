@@ -28,7 +28,7 @@ Aten: Any = torch.ops.aten
 PACKED, ALIGNED = 1, 2
 ALIGNED_FLOATS = 16
 SMALL_PRODUCT = 400  # multiplications: below, torch's batched product has a loop of its own
-CASCADE_LEVELS = 8  # of torch's sum of losses
+CASCADE_LEVELS = 8  # levels in torch's sum of losses
 
 
 # The layers of a net ----------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Activation:
     forward: Callable[..., Tensor]
     backward: Callable[..., Tensor]
     settings: tuple[str, ...] = ()  # attributes of the module
-    rounds: bool = True  # may the bits depend on an entry's position? Then it runs client by client
+    rounds: bool = True  # if bits may depend on an entry's position, it runs client by client
 
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {
@@ -158,7 +158,7 @@ def is_dense(parameter: Tensor | None) -> bool:
 
 
 class Slices:
-    """One tensor for each of ``count`` clients, all of one shape and contiguous in memory.
+    """One tensor for each of ``count`` clients, all of the same shape and contiguous in memory.
 
     ``each`` has the clients as its first dimension; ``flat`` is the whole memory, in one dimension.
     """
@@ -261,7 +261,7 @@ def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
 
 
 class Frame:
-    """The operations of one step of some clients of a stack, with mini-batches of one size.
+    """The operations of one step of some clients of a stack, with mini-batches of the same size.
 
     ``run`` computes the gradients. The output of a layer is one tensor of slices if the next layer is a matrix
     product, and otherwise a list with one tensor for each client.

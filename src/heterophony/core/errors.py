@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
-IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # in names: people write them differently
+IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # ignored in names, which people write differently
 
 
 class HeterophonyError(Exception):

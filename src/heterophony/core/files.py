@@ -25,7 +25,7 @@ from .temporary import temporary_folder
 
 JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of a line of one
 DATA_LIMIT = 1 << 34  # bytes of a file of examples
-EXPANSION_LIMIT = 200  # times that a compressed file may grow, if it grows over the next number
+EXPANSION_LIMIT = 200  # how many times a compressed file may grow, above the next size
 SMALL_BYTES = 1 << 28
 TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configuration
 
@@ -370,10 +370,10 @@ def sort_names(names: Iterable[str]) -> list[str]:
 
 def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
     """Return a sort key in natural order; of site-02 and site-2, site-02 comes first."""
-    parts = re.split(r"([0-9]+)", name)  # text and numbers in turn
+    parts = re.split(r"([0-9]+)", name)  # alternately text and numbers
     numbers = [part.lstrip("0") for part in parts[1::2]]
     key = [(0, part) for part in parts]
-    key[1::2] = [(len(number), number) for number in numbers]  # as int(), for any length
+    key[1::2] = [(len(number), number) for number in numbers]  # like int(), for any length
     return key, name
 
 
@@ -445,7 +445,7 @@ def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.Zip
             raise UnsuitableFileError(f"{member.filename!r} is not a plain file")
         found[path] = member
     if any(parent in found for path in found for parent in path.parents):
-        raise UnsuitableFileError("a file in it is a folder as well")
+        raise UnsuitableFileError("a name in it is both a file and a folder")
     return list(found.values())
 
 

@@ -28,11 +28,11 @@ from .tasks import Criterion
 from .tensors import Tensors, params
 from .training import SGD, Optimizer, Training, create_optimizer
 
-Pull = Callable[[Tensors], Tensors]  # of the trained parameters
+Pull = Callable[[Tensors], Tensors]  # term added to the gradient, from the trained parameters
 
-GATHERED_BYTES = 1 << 20  # of network input of all clients of a group, gathered at once
+GATHERED_BYTES = 1 << 20  # network input of a whole group, gathered at once
 GROUP_SIZE = 32  # clients that train together; more are hardly faster
-GROUP_PARAMETERS = 200_000  # of a net: a single larger net keeps a core busy
+GROUP_PARAMETERS = 200_000  # largest net in a group; a larger one alone keeps a core busy
 
 
 class DrawingPullError(Exception):
@@ -45,14 +45,15 @@ class DirectPass:
 
     net: Net
     layers: Layers
-    parameters: dict[str, nn.Parameter]  # that the layers use
+    parameters: dict[str, nn.Parameter]  # parameters that the layers use
     optimiser: SGD
     loss: Criterion
     samples: Samples
     pull: Pull | None = None
-    places: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # of each step's examples
-    sizes: list[int] = field(default_factory=list)  # of the mini-batches
-    losses: list[float] = field(default_factory=list)  # of all steps, once it has run
+    # positions of each step's examples
+    places: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    sizes: list[int] = field(default_factory=list)  # sizes of the mini-batches
+    losses: list[float] = field(default_factory=list)  # losses of all steps, filled by the run
 
     def __post_init__(self) -> None:
         rates = {k: lr for lr, names in self.optimiser.groups for k in names}
@@ -193,7 +194,7 @@ class GroupRun:
         for i, p in enumerate(self.passes):
             p.losses = [self.found[i][s] for s in range(len(p.sizes))]
             p.momentum.update({k: v.each[i] for k, v in self.stack.momentum.items()})
-            for parameter in p.parameters.values():  # products round by address
+            for parameter in p.parameters.values():  # the rounding of products depends on addresses
                 if not is_aligned(parameter):
                     parameter.data = parameter.detach().clone()
 
@@ -305,8 +306,9 @@ def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
 
 # The self-test --------------------------------------------------------------------------------------
 
-CHECKED_STEPS = 2  # of which the first one fills the momentum
-VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()  # of this process, by shapes
+CHECKED_STEPS = 2  # the first step fills the momentum
+# results of self-tests in this process, by shapes
+VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()
 
 
 def check_pass(one: DirectPass) -> tuple[bool, int]:
@@ -336,7 +338,7 @@ def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> 
 
 
 def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
-    """Compare steps with mini-batches of one size with those of autograd, bit for bit."""
+    """Compare steps with mini-batches of the same size with those of autograd, bit for bit."""
     count = GROUP_SIZE if one.has_small_net else 1
     trial = Trial(one, size, count)
     try:
@@ -369,7 +371,8 @@ class Trial:
             {k: torch.rand(p.shape, generator=draw).sub_(0.5) for k, p in one.parameters.items()}
             for _ in range(count)
         ]
-        self.expected = dict[int, list[Tensor]]()  # what autograd makes of a client, once asked for
+        # client -> results of autograd, computed on demand
+        self.expected = dict[int, list[Tensor]]()
 
     def build(self, i: int) -> tuple[Net, SGD]:
         """Build the net of a client, and an optimiser like that of the pass."""

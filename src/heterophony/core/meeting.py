@@ -53,9 +53,9 @@ class Meeting(Generic[Result]):
     def start_next(self) -> None:
         number, task = self.left.pop()
         try:
-            with torch.enable_grad():  # also where the client that waits has switched it off
+            with torch.enable_grad():  # even if the waiting client has switched it off
                 self.results[number] = task()
-        except Exception as error:  # of this task alone: the client that waits goes on
+        except Exception as error:  # only this task fails: the waiting client goes on
             self.errors[number] = error
 
     def join(self, one: DirectPass, packing: int) -> None:

@@ -33,10 +33,10 @@ class Net(nn.Module):
     """
 
     shape: tuple[int, ...] = ()
-    origin: Any = None  # what ``split`` made it of, until a run has compared both
+    origin: Any = None  # the module that ``split`` cut, until a run has compared both
     classes: int = 0
     task: str = "classification"
-    width: float = 1.0  # of its hidden layers, as a share of the whole net's
+    width: float = 1.0  # width of the hidden layers, relative to the whole net
     others: tuple[Net, ...] = ()  # where clients' nets differ, all of them, while this one is built
 
     if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
     copy: nn.Module = kind.__new__(kind)
     memo[id(module)] = copy
     attributes = copy.__dict__
-    for name, value in module.__dict__.items():  # most of them are numbers or empty
+    for name, value in module.__dict__.items():  # most attributes are numbers or empty
         plain = type(value) in IMMUTABLE
         attributes[name] = value if plain else copy_attribute(name, value, memo)
     return copy

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from .files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 
-Sources = Mapping[str, tuple[str, str]]  # by the name of a module: its file, and its text
+Sources = Mapping[str, tuple[str, str]]  # module name -> (file, source text)
 LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loaded by their path
 
 

@@ -32,10 +32,10 @@ Inputs = tuple[Tensor, ...] | dict[str, Tensor]
 class Field:
     """One array of an example."""
 
-    name: str  # of a dict's value; in a tuple, its position
+    name: str  # key of a dict, or position in a tuple
     dtype: str  # as stored
-    shape: tuple[int, ...]  # of sequences, that of the longest one
-    is_sequence: bool = False  # of different lengths
+    shape: tuple[int, ...]  # shape; for sequences, of the longest one
+    is_sequence: bool = False  # do lengths differ?
     mask: str = ""  # the name of the input that marks what is not padding; none if empty
 
     @property

@@ -28,9 +28,8 @@ class RandomImageTransform:
     the same distribution of images.)
     """
 
-    pad: int = (
-        0  # pad with this many black pixels on each side, then crop to the old size at random
-    )
+    # pad with this many black pixels on each side, then crop to the old size at random
+    pad: int = 0
     flip: bool = False  # mirror left and right with probability 1/2
     degrees: float = 0.0  # rotate about the centre by up to this many degrees either way
     frozen: bool = False  # draw once per image for the whole run, not at every use
@@ -102,8 +101,8 @@ def is_within(position: Tensor, size: int) -> Tensor:
     return (position >= 0) & (position < size)
 
 
-GATHERED_BYTES = 1 << 18  # of network input that is gathered at once: it stays in the cache
-GATHERED_ITEM_BYTES = 4  # of a float; tokens have more, but short rows
+GATHERED_BYTES = 1 << 18  # network input gathered at once, small enough for the cache
+GATHERED_ITEM_BYTES = 4  # bytes of a float; tokens are larger, but their rows are short
 ALIGNMENT = 64  # bytes; torch aligns all memory so
 
 
@@ -239,8 +238,8 @@ class ClientData:
         return self.train.count_classes(self.classes)
 
 
-RESIDENT_BYTES = 1 << 30  # of one client's examples; of more, each batch is copied when it is used
-Key = tuple[Hashable, ...]  # names examples of one federation
+RESIDENT_BYTES = 1 << 30  # per client; batches of larger data are copied when they are used
+Key = tuple[Hashable, ...]  # identifies examples of one federation
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +248,7 @@ class DeviceSamples(Samples):
 
     source: Samples = Samples(torch.empty(0), torch.empty(0))
     compute: Compute = ON_CPU
-    key: Key | None = None  # of the cache; without it they leave the device with the job
+    key: Key | None = None  # key in the cache; without it, examples leave the device with the job
 
     @property
     def device(self) -> torch.device:

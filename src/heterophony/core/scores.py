@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LOSS_PREFIX = "loss/"  # of metrics in replies: before a phase of training, or a measure such as P
+# prefix of metrics in replies; a training phase or a measure such as P follows
+LOSS_PREFIX = "loss/"
 TaskName = Literal["classification", "regression", "multilabel", "sequence"]
 Pooling = Literal["mean", "square", "log"]
 
-SCORES: dict[str, str] = {  # what G and P are, by task
+SCORES: dict[str, str] = {  # name of the score that G and P measure, by task
     "classification": "accuracy",
     "regression": "R²",
     "multilabel": "label accuracy",
@@ -34,8 +35,8 @@ class MetricInfo:
     name: str
     tasks: tuple[TaskName, ...] = ()
     pooling: Pooling = "mean"
-    percent: bool = False  # is it a share, shown in percent?
-    title: str = ""  # in tables; default: the name
+    percent: bool = False  # is the metric a share, shown in percent?
+    title: str = ""  # title in tables; default: the name
 
     def pool(self, values: Sequence[float | None], weights: Sequence[int]) -> float | None:
         """Average the values of clients; return None if the metric is undefined for all of them."""
@@ -51,7 +52,7 @@ class MetricInfo:
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
 
 
-CONFUSION = "confusion"  # among evaluation.metrics: how often each class is taken for each other
+CONFUSION = "confusion"  # as in evaluation.metrics: counts of each true and predicted class
 LABELS: tuple[TaskName, ...] = ("classification", "multilabel")
 METRICS = {
     m.name: m

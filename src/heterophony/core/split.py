@@ -178,7 +178,7 @@ def list_children(module: nn.Module, prefix: str = "") -> list[str]:
     if len(paths) != 1:
         return paths
     single = module.get_submodule(paths[0].removeprefix(prefix))
-    library = type(single).__module__.startswith("torch.")  # its children are its own business
+    library = type(single).__module__.startswith("torch.")  # its children are not split
     return (
         []
         if library and type(single) is not nn.Sequential
@@ -191,8 +191,8 @@ class Record:
     """The calls of all modules in one forward."""
 
     order: list[str]
-    with_one_tensor: set[str]  # and with nothing else
-    returned: set[str]  # their output is the output of the whole
+    with_one_tensor: set[str]  # and only this one
+    returned: set[str]  # the output of these is the output of the whole
 
     def ends_with(self, head: str) -> bool:
         """Return True if the head is called once, with one tensor, and its output is returned."""
@@ -205,7 +205,7 @@ def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
     try:
         graph = trace_module(copy, [head])
     except UntraceableError as error:
-        if record is None or record.ends_with(head):  # is verified by calling both
+        if record is None or record.ends_with(head):  # both are called to verify this
             return Cut(head, "replace")
         raise refuse(module, str(error)) from None
     try:
@@ -290,8 +290,8 @@ def call_module(module: nn.Module, example: Tensor) -> Tensor:
     if not isinstance(output, Tensor):
         raise ConfigError(
             f"{type(module).__name__} returns {type(output).__name__}, not a tensor;"
-            " return only the logits, or an object that has them as .logits (auxiliary outputs may be"
-            " beside them; their loss is for an algorithm's client.fit(loss=…))"
+            " return only the logits, or an object that has them as .logits (auxiliary outputs"
+            " are allowed; their loss belongs in an algorithm's client.fit(loss=…))"
         )
     return output
 

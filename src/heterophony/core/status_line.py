@@ -15,14 +15,13 @@ from rich.console import Console
 
 from .files import clean_text
 
-STDERR = Console(
-    stderr=True
-)  # one for all: a line that is printed while a bar is shown stays above it
-LOG_SECONDS = 30.0  # between two lines in a log
-NOTEBOOK_SECONDS = 0.5  # between two changes of the line in a notebook
-PATIENCE_SECONDS = 2.0  # how long somebody at a terminal waits before work is named
+# one console for all output: lines printed while a bar is shown stay above it
+STDERR = Console(stderr=True)
+LOG_SECONDS = 30.0  # seconds between two lines in a log
+NOTEBOOK_SECONDS = 0.5  # seconds between two changes of the line in a notebook
+PATIENCE_SECONDS = 2.0  # seconds at a terminal until slow work is named
 
-Describe = Callable[[], str]  # what is going on; empty if there is nothing to say
+Describe = Callable[[], str]  # describes the current work; empty if there is none
 
 
 class LogLines:

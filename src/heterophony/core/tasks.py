@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from .errors import ConfigError, suggest_or_list
 from .scores import CONFUSION, METRICS, TaskName
 
-Criterion = Callable[[Tensor, Tensor], Tensor]  # of the net's output and the targets
+Criterion = Callable[[Tensor, Tensor], Tensor]  # loss from the net's output and the targets
 
 IGNORED_TOKEN = -100  # a target of a sequence that does not count, such as padding
 
@@ -23,11 +23,12 @@ class Task:
     """A task. A perfect example scores 1; G and P are the mean score over test examples."""
 
     name: TaskName
-    loss: Criterion  # the mean over a mini-batch
-    list_losses: Criterion  # the losses of which that is the mean, in float64
-    score_examples: Callable[[Tensor, Tensor, Tensor], Tensor]  # of output, targets, variance
+    loss: Criterion  # mean loss of a mini-batch
+    list_losses: Criterion  # losses of single examples, in float64
+    # scores from output, targets and variance
+    score_examples: Callable[[Tensor, Tensor, Tensor], Tensor]
     metrics: tuple[str, ...]  # other metrics that are measured by default
-    output: str  # what the net must return for one example; {n} is a number
+    output: str  # description of the net's output for one example; {n} is a number
 
 
 def compute_sequence_loss(output: Tensor, y: Tensor) -> Tensor:
@@ -130,7 +131,8 @@ def compute_target_variance(y: Tensor) -> Tensor:
     return torch.where(variance > 0, variance, 1.0)
 
 
-MetricFunction = Callable[[Tensor, Tensor], float | Tensor]  # of all outputs and all targets
+# metric from all outputs and all targets
+MetricFunction = Callable[[Tensor, Tensor], float | Tensor]
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,11 @@ def choose_metrics(
         if name == CONFUSION and task == "classification":  # a table, not a number
             continue
         if metric is None or task not in metric.tasks:
-            what = f"'{item}' is not for task '{task}'" if metric else f"unknown metric '{item}'"
+            what = (
+                f"'{item}' does not apply to task '{task}'"
+                if metric
+                else f"unknown metric '{item}'"
+            )
             raise ConfigError(f"{key}: {what}{suggest_or_list(str(item), known)}")
         found.append(Metric(name, COMPUTE[name]))
     names = [m.name for m in found]

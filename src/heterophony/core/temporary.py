@@ -14,7 +14,7 @@ from pathlib import Path
 PREFIX = "heterophony-tmp-"
 LONGEST_SOCKET_PATH = 100  # the system allows 107 characters on Linux, 103 on macOS
 SHORT_PARENT = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder that only this user can enter
-_locks: dict[Path, int] = {}  # by folder of this process; the system releases them with it
+_locks: dict[Path, int] = {}  # folder -> lock; the system releases them when the process ends
 
 
 def create_temporary_folder(socket: str = "") -> Path:

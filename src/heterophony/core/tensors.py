@@ -222,7 +222,7 @@ def compute_moves(up: Tensors, received: Tensors) -> Tensors:
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Return the tensors of a reply with other changes; everything else in the reply is kept."""
+    """Return the tensors of a reply with these changes; everything else in the reply is kept."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 

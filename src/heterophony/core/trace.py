@@ -92,7 +92,9 @@ def merge_modes(
     if len(training.nodes) != len(evaluation.nodes) or any(
         (a.op, a.target, a.name) != (b.op, b.target, b.name) for a, b in pairs
     ):
-        raise UntraceableError("its forward runs other operations in training than in evaluation")
+        raise UntraceableError(
+            "its forward runs different operations in training and in evaluation"
+        )
     for a, b in pairs:
         if a.op == "get_attr" and str(a.target).startswith(CONSTANT):
             values = getattr(module, str(a.target)), getattr(other, str(b.target))
@@ -126,7 +128,7 @@ def merge_values(a: Any, b: Any, choose: Callable[[Any, Any], fx.Node]) -> Any:
     if isinstance(a, fx.Node) and isinstance(b, fx.Node) and a.name == b.name:
         return a
     if isinstance(a, fx.Node) or isinstance(b, fx.Node):
-        raise UntraceableError("its forward uses other values in training than in evaluation")
+        raise UntraceableError("its forward uses different values in training and in evaluation")
     return a if type(a) is type(b) and a == b else choose(a, b)
 
 

@@ -206,7 +206,7 @@ class OwnOptimizer(Optimizer):
     def step(self) -> None:
         try:
             self.made.step()
-        except TypeError as error:  # one that needs a closure, such as LBFGS
+        except TypeError as error:  # an optimiser that needs a closure, such as LBFGS
             raise ConfigError(
                 f"training.optimizer: {type(self.made).__name__} cannot do a step by itself ({error})"
             ) from None
@@ -226,7 +226,7 @@ def create_optimizer(
     return kind(named, how, rates, kept, factor)
 
 
-# the settings that only some optimisers or schedules use, with their defaults
+# settings that only some optimisers or schedules use, with their defaults
 OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
@@ -296,9 +296,7 @@ class Training:
         # not a field: copies made by ``replace`` have all settings given
         object.__setattr__(self, "_given", {k: v for k, v in values.items() if v is not None})
         for key, choices in CHOICES.items():
-            usual = next(
-                iter(choices.values())
-            )  # in place of a wrong choice, which is refused below
+            usual = next(iter(choices.values()))  # replaces a wrong choice, which is refused below
             for name, default in choices.get(str(values[key]), usual).items():
                 if values[name] is None:
                     object.__setattr__(self, name, default)
@@ -375,7 +373,7 @@ def take_own_functions(training: Training) -> None:
         used += ["warmup"] if key == "schedule" else []
         for name in used:
             if getattr(training, name):
-                raise ConfigError(f"{name}: the {key} is a function; say it there")
+                raise ConfigError(f"{name}: the {key} is a function; set this in the function")
         object.__setattr__(training, f"own_{key}", chosen)
         object.__setattr__(training, key, usual)
         if key == "optimizer":

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..core.errors import DataError
 
 MISSING_WORDS = frozenset(["", "na", "n/a", "nan", "null", "none", "?"])
-MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # of Python and pandas
+MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # types of missing values in Python and pandas
 MAX_CATEGORIES = 100
 
 

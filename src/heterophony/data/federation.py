@@ -54,7 +54,7 @@ class Federation:
     All clients share one pool of examples, so memory does not grow with their number.
     """
 
-    name: str  # of the data set
+    name: str  # name of the data set
     x: Tensor  # the pool of examples, as stored
     y: Tensor
     scale: Scale  # how examples become network input, if there is no ``transform``
@@ -64,12 +64,13 @@ class Federation:
     transform: Transform | None = None
     skew: Skew | None = None  # alters each client's examples
     new: tuple[str, ...] = ()  # clients that join after training and are not used before
-    validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
+    # rows of all clients; empty if none are held out
+    validation: Mapping[str, Tensor] = field(default_factory=dict)
     task: TaskName = "classification"
-    remark: str = ""  # how the data differ from the published data set of their name
-    columns: Columns = Columns()  # of a table, as fitted; before ``encode_table``, as read
-    stored_sha256: str = ""  # of a table: the digest of its rows before they were encoded
-    record: Record | None = None  # of packed examples: what a row of the pool holds
+    remark: str = ""  # differences from the published data set of the same name
+    columns: Columns = Columns()  # columns of a table: as read, then as fitted by ``encode_table``
+    stored_sha256: str = ""  # for a table: digest of the rows before encoding
+    record: Record | None = None  # layout of a row of the pool, for packed examples
     # the section [data] that builds the same federation; None for arrays, and in changed copies
     recipe: Mapping[str, Any] | None = field(default=None, init=False)
 
@@ -323,7 +324,7 @@ def jensen_shannon(counts: LabelCounts) -> FloatArray:
         compute_entropy_bits((own + overall) / 2)
         - (compute_entropy_bits(own) + compute_entropy_bits(overall)) / 2
     )
-    return np.asarray(np.maximum(divergence, 0.0))  # rounding may make it negative
+    return np.asarray(np.maximum(divergence, 0.0))  # rounding may have made it negative
 
 
 def normalise_counts(counts: LabelCounts) -> FloatArray:

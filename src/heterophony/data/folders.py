@@ -278,7 +278,7 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
 
 
 def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
-    """Pair tokens with their number, the form in which PFLlib reads texts from a folder with News in its name."""
+    """Pair tokens with their length; PFLlib reads texts in this form if the folder's name contains News."""
     pairs = np.empty((len(x), 2), object)
     for at, row in enumerate(x.tolist()):
         pairs[at, 0], pairs[at, 1] = row, len(row)

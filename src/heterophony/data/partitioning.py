@@ -75,7 +75,7 @@ def partition_source(
     own_seed = getattr(partition, "seed", None)
     if own_seed is not None:
         terms = replace(terms, seed=own_seed)
-    by_file = isinstance(partition, FromFile)  # it compares a digest of the targets themselves
+    by_file = isinstance(partition, FromFile)  # the digest must be that of the targets themselves
     grouped = source if by_file else replace_targets_by_groups(source)
     found = compute_shares(partition, grouped, terms)
     if len(found) != clients:

@@ -19,7 +19,7 @@ from ..core.tasks import IGNORED_TOKEN
 from .columns import Columns, is_missing
 
 MAX_CLASSES = 1 << 20
-GROUPS = 10  # of equal size, by which the targets of a regression are partitioned
+GROUPS = 10  # number of equal groups of targets, to partition a regression by
 
 
 def parse_targets(
@@ -31,7 +31,7 @@ def parse_targets(
     if task == "classification":
         if y.dtype == np.bool_:
             y, whole = y.astype(np.int64), True
-        if y.ndim == 2 and y.shape[1] == 1:  # as Keras and MedMNIST have them
+        if y.ndim == 2 and y.shape[1] == 1:  # the shape that Keras and MedMNIST use
             y = y[:, 0]
         if y.ndim == 1 and y.size and all(isinstance(label, str) for label in y.tolist()):
             return parse_text_labels(y.tolist(), name)
@@ -190,16 +190,16 @@ class Source:
 
     name: str
     x: NDArray[Any]
-    y: NDArray[Any]  # labels; what ``task`` asks for
+    y: NDArray[Any]  # labels, or the targets that ``task`` needs
     scale: Scale  # how examples become network input
     labels: tuple[str, ...]  # the names of the classes, labels, tokens or targets
     official: int | None = None  # size of the official training set, which comes first
-    users: NDArray[np.int64] | None = None  # the user each example comes from, if known
+    users: NDArray[np.int64] | None = None  # user of each example, if known
     user_names: tuple[str, ...] = ()
     task: TaskName = "classification"
     remark: str = ""  # differences from the published data set of the same name
-    columns: Columns = Columns()  # of a table: x then has NaN where a value is missing
-    record: Record | None = None  # of packed examples: what a row of x holds
+    columns: Columns = Columns()  # for a table, in which x has NaN for a missing value
+    record: Record | None = None  # layout of a row of x, for packed examples
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

@@ -28,7 +28,7 @@ class Transform:
     name: str
     train: Scale
     test: Scale
-    moves: RandomImageTransform | None = None  # its name is part of stored files and digests
+    moves: RandomImageTransform | None = None  # the name is part of stored files and digests
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Transform:

@@ -31,9 +31,9 @@ from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
 
-AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
+AUTO_ADDRESS = "auto"  # join the cluster that this machine is a node of
 ENGINES = {"serial": "base:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
-MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
+MAX_ATTEMPTS = 3  # worker deaths on one job after which the run ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Cluster:
 
     address: str | None = setting(
         None,
-        "of a Ray cluster, as in head:6379, or auto; default: one on this machine, for this run",
+        "address of a Ray cluster, as in head:6379, or auto; default: a new one on this machine",
     )
     cpus: float = setting(1.0, "cores that a job reserves on a Ray cluster", above=0)
     gpus: float = setting(0.0, "GPUs that a job reserves on a Ray cluster", low=0)
@@ -76,7 +76,7 @@ class EngineSpec:
 
     name: str = "serial"
     workers: int | None = None  # None: all cores or GPUs; how many share a GPU is then measured
-    cluster: Cluster = LOCAL_CLUSTER  # for Ray
+    cluster: Cluster = LOCAL_CLUSTER  # only used by Ray
     compute: Compute = ON_CPU
 
 
@@ -179,18 +179,21 @@ def count_gpu_workers(compute: Compute, each: int | None = None) -> int:
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
-    """Sort jobs by start: training first, longest first; evaluations fill the gaps at the end."""
+    """Sort jobs in starting order: training first, longest first; evaluations fill the gaps at the end."""
     return sorted(jobs, key=lambda j: (j.kind != "train", -j.cost))
 
 
-BATCHES_PER_WORKER = 8  # per kind of job: at the end of a round a worker idles for one at most
+# batches per worker and kind of job: at the end of a round, a worker waits for one at most
+BATCHES_PER_WORKER = 8
 MAX_JOBS = 32  # in a batch
-MAX_BLOCK_JOBS = 1024  # in a batch of evaluations that go through the net in blocks
-MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
+MAX_BLOCK_JOBS = 1024  # jobs in a batch of evaluations in blocks
+MAX_BYTES = 16 << 20  # limit on the models in a batch, unless a single one is larger
 
 
-def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Batch the jobs of a run so that clients that train or are evaluated together share few batches."""
+def batch_by_plan(
+    plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int
+) -> list[list[Job]]:
+    """Divide jobs into batches; clients that can be computed together share as few batches as possible."""
     in_blocks = compute.fast and compute.is_usual and evaluates_in_blocks(plan)
     return batch_jobs(jobs, workers, compute.fast and plan.trains_in_groups, in_blocks)
 
@@ -205,7 +208,7 @@ def batch_jobs(
     """
     ordered = sort_jobs(jobs)
     kinds = {kind: [j for j in ordered if j.kind == kind] for kind in ("train", "evaluate", "join")}
-    alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
+    alone = [[j] for j in ordered if j.kind == "other"]  # the cost of these jobs is unknown
     if in_groups:
         training = split_evenly(kinds["train"], workers, MAX_JOBS)
     else:
@@ -223,7 +226,7 @@ def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Jo
     share = sum(job.cost for job in jobs) / max(1, times * parts)
     batch, end, before = list[Job](), share, 0
     for job in jobs:
-        # a job belongs where its middle is
+        # a job belongs to the batch that contains its middle
         if batch and (before + job.cost / 2 > end or len(batch) == most):
             yield batch
             batch, end = [], max(end + share, before)
@@ -236,7 +239,7 @@ def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Jo
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
     """Fill batches of about equal cost, within the limits; a longer job gets a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
-    models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
+    models = {id(j.tensors): j.tensors for j in jobs}  # many jobs share a model
     sizes = {key: model.nbytes for key, model in models.items()}
     batch: list[Job] = []
     cost = size = 0
@@ -278,5 +281,5 @@ class Serial(Engine):
         torch.set_num_threads(self.previous_threads)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        for batch in batch_for(self.plan, self.compute, jobs, 1):
+        for batch in batch_by_plan(self.plan, self.compute, jobs, 1):
             yield from work_together(self.plan, batch, self.client_store, self.compute)

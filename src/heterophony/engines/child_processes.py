@@ -29,11 +29,12 @@ if sys.platform == "darwin":  # libraries that torch loads there do not survive 
     CONTEXT = multiprocessing.get_context("spawn")
 else:
     CONTEXT = multiprocessing.get_context("forkserver")
-PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
+# raised if the other process has ended
+PIPE_CLOSED = EOFError, BrokenPipeError, ConnectionResetError
 SAFE_PATH_VARIABLE, SET_BY_US = "PYTHONSAFEPATH", "heterophony"
 START_ATTEMPTS = 5
 FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it
-PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and glibc
+PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # constants of Linux and glibc
 
 
 def start_fork_server(*preload: str) -> None:
@@ -55,7 +56,7 @@ def ensure_fork_server() -> None:
     """Start the fork server unless it runs; start it again if it was killed."""
     keep_sockets_in_own_folder()
     with safe_path():
-        resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
+        resource_tracker.ensure_running()  # it sets the signal mask itself, so start it first
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()

@@ -32,7 +32,7 @@ from .base import (
     SERIAL,
     Engine,
     EngineSpec,
-    batch_for,
+    batch_by_plan,
     count_cores,
     count_gpu_workers,
     count_gpus,
@@ -53,7 +53,7 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
-    memory_use: MemoryUse | None = None  # of its GPU, after its last batch
+    memory_use: MemoryUse | None = None  # use of its GPU, after its last batch
 
 
 class Pool(Engine):
@@ -85,7 +85,7 @@ class Pool(Engine):
         try:
             for i in range(self.worker_count):
                 self.workers.append(self.start_worker(i))
-        except BaseException as error:  # also Ctrl-C: no worker may outlive the folder
+        except BaseException as error:  # including Ctrl-C: no worker may outlive the folder
             self.__exit__(error)
             raise
         return self
@@ -104,7 +104,8 @@ class Pool(Engine):
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         if self.is_measuring and jobs:
-            kinds = {job.kind: job for job in reversed(jobs)}  # of each kind the first, the longest
+            # the first of each kind is the longest
+            kinds = {job.kind: job for job in reversed(jobs)}
             yield from self.run_jobs(list(kinds.values()))
             self.add_workers()
             jobs = [job for job in jobs if job is not kinds[job.kind]]
@@ -120,7 +121,7 @@ class Pool(Engine):
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        batches = batch_for(self.plan, self.compute, jobs, self.worker_count)
+        batches = batch_by_plan(self.plan, self.compute, jobs, self.worker_count)
         waiting, deaths, disturbed = batches[::-1], Counter[int](), set[str]()
         remaining = len(jobs)
         while remaining:
@@ -135,9 +136,8 @@ class Pool(Engine):
                     deaths.update(map(id, batch))
                     disturbed.update(job.client for job in batch)
                     self.replace_worker(worker, batch, deaths[id(batch[0])])
-                    waiting += [
-                        [job] for job in reversed(batch)
-                    ]  # one by one: which of them kills it?
+                    # one by one, to find the job that kills workers
+                    waiting += [[job] for job in reversed(batch)]
                     continue
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies
@@ -244,7 +244,7 @@ def run_batch(
 ) -> None:
     """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
     batch, sharing = pipe.recv()
-    limit_memory(compute, sharing)  # others may have come
+    limit_memory(compute, sharing)  # others may have arrived
     jobs = batch.decode(cache)
     first = jobs[0]
     with send_errors(pipe, f"client {first.client}, round {first.t}"):

@@ -112,7 +112,7 @@ class ReplyBatch:
 
     rows: list[tuple[Any, ...]]
     stacked: StackedTensors | None
-    single: list[TensorMessage | None]  # of each reply, where they are not stacked
+    single: list[TensorMessage | None]  # one per reply, unless stacked
 
     @classmethod
     def encode(cls, replies: Sequence[Reply], path: Path) -> ReplyBatch:
@@ -218,7 +218,7 @@ class EncodeOnce(Generic[T]):
 
     def __init__(self, encode: Callable[[Tensors, int], T]) -> None:
         self.encode, self.last_key = encode, 0
-        # by the id of the tensors; keeping the tensors keeps the id from being used again
+        # by the id of the tensors, which are kept so that no other object gets the id
         self.known: dict[int, tuple[Tensors, T]] = {}
 
     def __call__(self, tensors: Tensors) -> T:
@@ -255,9 +255,9 @@ class TensorCache(Generic[K]):
 
 
 Copy = Callable[[Any], Any]
-MAIN = "__main__"  # what a notebook, a prompt or the script itself defines is in this module
+MAIN = "__main__"  # the module of everything that a notebook, a prompt or the script defines
 TORCH_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module that hold others
-MAX_DEPTH = 8  # of what is searched for the part that cannot be pickled
+MAX_DEPTH = 8  # limit of the search for the part that cannot be pickled
 
 
 def pickle_for_children(value: object) -> bytes:
@@ -334,7 +334,7 @@ def find_unpicklable(
     """Return the innermost part that ``copy`` (pickling or deepcopy) refuses, and why."""
     chain = (*above, value)
     for name, part in list_parts(value, where) if len(chain) < MAX_DEPTH else ():
-        known = any(part is other for other in chain)  # a method of a class refers to that class
+        known = any(part is other for other in chain)  # methods refer to their class
         if not known and try_copying(copy, part)[1]:
             return find_unpicklable(part, name, copy, chain)
     return where, try_copying(copy, value)[1]

@@ -29,12 +29,12 @@ from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
-Form = Literal["rows", "stack", "alone"]  # how clients of one size are evaluated
+Form = Literal["rows", "stack", "alone"]  # how clients with equally many examples are evaluated
 BLOCK_ROWS = 1000  # examples that go through the net at once
 ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need to be tried
-KEPT_BYTES = 16 << 20  # of clients' memories that are loaded at a time
+KEPT_BYTES = 16 << 20  # limit on the client memories loaded at a time
 NOTHING = Tensors()  # shared, because making one for every client takes time
-TASKS_BY_ROW = ("classification", "regression", "multilabel")  # whose scores are one per example
+TASKS_BY_ROW = ("classification", "regression", "multilabel")  # tasks with one score per example
 
 
 def evaluates_in_blocks(plan: Plan) -> bool:
@@ -136,7 +136,8 @@ class BlockEvaluation:
         job = clients[0].job
         self.plan, self.clients = plan, clients
         self.net = plan.build_client(job, {}, client_store).net.eval()
-        self.own_net = plan.build_client(job, {}, client_store).net.eval()  # for personal heads
+        # provides the personal heads
+        self.own_net = plan.build_client(job, {}, client_store).net.eval()
         memory = {"net": job.generic_model}
         bare = replace(job, tensors=Tensors())
         self.generic = plan.build_client(bare, memory, client_store).net.eval()

@@ -52,7 +52,7 @@ class ClientStore(ABC):
 
     @abstractmethod
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
-        """Store the encoded memory of round ``t``; an empty memory is stored as no bytes."""
+        """Store the encoded memory of round ``t``; an empty memory becomes an empty file."""
 
     def load_memory(self, client: str, before: int) -> Memory:
         """Load what the client kept when it last trained before that round."""

@@ -26,7 +26,7 @@ from .plan import Job, Plan
 EVALUATION_BATCH = 250  # larger batches are not faster on a CPU, and need more memory
 DEVICE_EVALUATION_BATCH = 2000  # fewer kernels to start on a GPU
 
-NO_VARIANCE = torch.ones(())  # of targets that are not numbers
+NO_VARIANCE = torch.ones(())  # stands in for the variance of targets that are not numbers
 
 Model = Callable[[Tensor], Tensor]
 
@@ -102,7 +102,7 @@ def measure(
 
 @dataclass
 class LossSum:
-    """Adds up losses in float64, in batches of one size on every device, for equal bits everywhere."""
+    """Adds up losses in float64, in batches of the same size on every device, so that the bits are the same everywhere."""
 
     total: float = 0.0
     count: int = 0
@@ -176,7 +176,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         kind.predict is not Algorithm.predict
         or kind.generic is not Algorithm.generic
         or adapts_models(plan.algorithm)
-        or not plan.averages_personal  # what the server does not have is not in the job
+        or not plan.averages_personal  # the job lacks what the server does not have
     ):
         return False
     aliases, generic = find_aliases(client.net), dict(job.generic_model)

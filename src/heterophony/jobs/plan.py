@@ -48,37 +48,39 @@ class Plan:
     """
 
     algorithm: Algorithm
-    model: Callable[[], Net]  # builds the net; where nets differ, that of the first group
+    model: Callable[[], Net]  # builds the net; if nets differ, the net of the first group
     federation: Federation
     rounds: int
     participation: Participation
     training: Training = Training()
-    training_of: Mapping[str, Training] = field(default_factory=dict)  # of clients with their own
+    # only of clients that differ from the others
+    training_of: Mapping[str, Training] = field(default_factory=dict)
     seed: int = 0
     evaluate_every: int = 1  # rounds between evaluations
-    weights: Literal["samples", "uniform"] = "samples"  # of a client's reply in averages
-    buffers: Literal["local", "average"] = "local"  # are BatchNorm's statistics personal or shared?
-    new_client_rounds: int = (
-        1  # rounds that a client that joins after training trains on its own data
-    )
+    weights: Literal["samples", "uniform"] = "samples"  # how a client's reply counts in averages
+    # whether BatchNorm's statistics are personal or shared
+    buffers: Literal["local", "average"] = "local"
+    new_client_rounds: int = 1  # rounds of training for clients that join after training
     faults: Faults = NO_FAULTS
     speeds: Speeds = Speeds()
-    clients_on_boards: bool = False  # if so, personal parameters are not averaged, not even for G
-    share_personal: bool = False  # on boards, send them to the server all the same, if G needs them
-    loss: Criterion | None = None  # the user's own; default: that of the task
-    metrics: tuple[Metric, ...] = ()  # measured beside the task's score
-    confusion: bool = False  # count how often each class is taken for each other
-    name: str = ""  # the name that the algorithm was chosen by; default: that of its class
-    protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
+    clients_on_boards: bool = False  # personal parameters are then not averaged, not even for G
+    share_personal: bool = False  # send them from boards anyway, if G needs them
+    loss: Criterion | None = None  # the user's own loss; default: the task's loss
+    metrics: tuple[Metric, ...] = ()  # metrics besides the task's score
+    confusion: bool = False  # count each pair of true and predicted class?
+    name: str = ""  # name by which the algorithm was chosen; default: from its class
+    # active ones only, in the order in which they are applied
+    protections: tuple[Protection, ...] = ()
     attack: Attack = Attack()  # simulated malicious clients
-    choose_by: Literal["P", "G"] = "P"  # the validation score that decides the best round
+    choose_by: Literal["P", "G"] = "P"  # validation score that determines the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
-    patience: int | None = None  # evaluations without a better validation score before the end
-    nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)  # by name, if they differ
+    patience: int | None = None  # evaluations without a better validation score before the run ends
+    # by name, if clients have different ones
+    nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)
     net_of: Mapping[str, str] = field(
         default_factory=dict
     )  # the net of each client, if they differ
-    secret: bytes = b""  # for noise; neither a configuration nor the network has it
+    secret: bytes = b""  # seeds the noise; never stored in a configuration or sent
 
     def __repr__(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -100,7 +102,7 @@ class Plan:
 
         If clients have different nets, it is the one whose shared tensors are largest, as on the server.
         """
-        return max(self.templates.values(), key=self.count_shared)  # the first of equal ones
+        return max(self.templates.values(), key=self.count_shared)  # the first of equal nets
 
     @cached_property
     def templates(self) -> dict[str, Net]:
@@ -151,7 +153,7 @@ class Plan:
         if not compute.fast or compute.precision != "float32" or name is None:
             return "autograd"
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in every worker
+        torch.set_num_threads(1)  # as every worker does
         try:
             with computing(compute):
                 samples = self.load_data(name, compute).train
@@ -173,13 +175,13 @@ class Plan:
             fit_head(net, others[0])
         net.others = others
         net = build_parts(self.algorithm, net)
-        net.others = ()  # copies need not carry them
+        net.others = ()  # copies do not need them
         check_personal_patterns(self.algorithm, net)
         return net
 
     @property
     def buffer_names(self) -> frozenset[str]:
-        """Names of the tensors that the network measures instead of learning them."""
+        """Names of the buffers: tensors that are measured rather than learned, such as running statistics."""
         return frozenset(k for net in self.templates.values() for k, _ in net.named_buffers())
 
     @property
@@ -316,7 +318,7 @@ class Plan:
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
-        """Return the same for a copy of an initial net; all copies of a round have the same kinds."""
+        """Return the kind of each tensor in a copy of an initial net; all copies of a round agree."""
         key = (id(template), t)
         if key not in self.kinds_of_round:
             for old in [k for k in self.kinds_of_round if k[1] != t]:
@@ -402,12 +404,14 @@ class Job:
     kind: Literal["train", "evaluate", "join", "other"]
     t: int
     client: str
-    tensors: Tensors  # what the server sends to the client
-    generic_model: Tensors = field(default_factory=Tensors)  # all of it; not needed to train
+    tensors: Tensors  # sent by the server
+    # the whole generic model; not needed for training
+    generic_model: Tensors = field(default_factory=Tensors)
     cost: int = 0  # number of examples; engines start the most expensive jobs first
     turn: int = 0  # counts from 0 if a client is drawn several times in one round
-    keeps_memory: bool = True  # store its memory afterwards? Of several turns, only of the last
-    custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None  # for kind "other"
+    keeps_memory: bool = True  # whether to store its memory; only in the last of several turns
+    # does the job, if its kind is "other"
+    custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None
 
 
 def fit_head(net: Net, model: Net) -> None:

@@ -72,9 +72,7 @@ def simulate_reply(
         return train(dry_plan, job, {}, store)[0], sent
 
 
-TOLERANCE = (
-    1e-4  # of a difference, by the largest value: rounding is far below, an effect far above
-)
+TOLERANCE = 1e-4  # relative to the largest value: rounding is far below, an effect far above
 ADVICE = {
     "sum": "add noise on devices (where = 'device'), or choose another algorithm or protection",
     "symmetric": "choose krum or norm_bound, or another algorithm",

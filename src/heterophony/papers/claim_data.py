@@ -110,7 +110,7 @@ def count_findings(found: Sequence[FindingVerdict]) -> str:
 
 
 def describe_found(found: ClaimVerdict) -> str:
-    """Describe in one line what decides a claim, or why nothing does, and add the last ten's verdict."""
+    """Describe in one line what decides a claim, or why nothing does, and add the verdict over the last ten evaluations."""
     kind = classify_verdict(found.verdict)
     if kind in OPEN_VERDICTS or not found.cases:
         where = f"{SCALE_WORDS[found.scale]}, " if found.scale and found.cases else ""

@@ -75,7 +75,7 @@ class PaperClaim:
     comparisons: tuple[Comparison, ...]
     least: float | None = None
     within: float | None = None
-    command: str = ""  # that decides it, if it is not `reproduce`
+    command: str = ""  # command that decides the claim, other than `reproduce`
     follows: bool = False  # it follows from the method, and a test checks it: no run is needed
 
     @property

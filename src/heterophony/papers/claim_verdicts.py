@@ -84,7 +84,7 @@ class CaseVerdict:
     decision: Decision
     why: str
     differences: tuple[SeedDifferences, ...]
-    parts: tuple[RoundPart, ...]  # of the smallest difference, over the rounds
+    parts: tuple[RoundPart, ...]  # parts of the rounds, for the smallest difference
     control: bool = False  # a setting of ours, which decides nothing
 
     @property
@@ -111,17 +111,17 @@ class ClaimVerdict:
     claim: PaperClaim
     finding: str  # the id of the finding that it belongs to
     verdict: str  # such as "not seen at medium scale (momentum 0)"
-    scale: str | None  # whose runs decide it, or were looked at last
-    rule: str  # that decides it
+    scale: str | None  # scale whose runs decide the claim, or were examined last
+    rule: str  # rule that decides the claim
     why: str
     cases: tuple[CaseVerdict, ...]
 
 
 @dataclass(frozen=True)
-class Looks:
+class IntervalLevels:
     """The number of tests of a claim, for the Bonferroni correction of its intervals."""
 
-    comparisons: int  # of its finding
+    comparisons: int  # number of comparisons in its finding
     settings: int  # variants with runs at this scale
     rules: int
 
@@ -224,10 +224,10 @@ def iterate_cases(
             for variant in sorted({run.variant for run in at_scale})
             if sum(map(bool, (cells := gather_cells(claim, at_scale, variant)).values())) > 1
         }
-        looks = Looks(finding.comparisons, len(variants), len(rules))
+        levels = IntervalLevels(finding.comparisons, len(variants), len(rules))
         for variant, cells in variants.items():
             for rule in rules:
-                yield judge_case(claim, scale, variant, rule, cells, looks, references)
+                yield judge_case(claim, scale, variant, rule, cells, levels, references)
 
 
 def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
@@ -264,12 +264,14 @@ def judge_case(
     variant: str,
     rule: str,
     cells: Mapping[CellKey, SeedRuns],
-    looks: Looks,
+    levels: IntervalLevels,
     references: ReferenceRuns,
 ) -> CaseVerdict:
     """Judge a claim by the runs of one scale and variant."""
     values = {
-        key: {s: v for s, run in runs.items() if (v := measure_one(claim, run, rule)) is not None}
+        key: {
+            s: v for s, run in runs.items() if (v := measure_claimed(claim, run, rule)) is not None
+        }
         for key, runs in cells.items()
     }
     differences, missing = [], list[CellKey]()
@@ -284,7 +286,7 @@ def judge_case(
             for s in seeds
         )
         differences.append(SeedDifferences(comparison, tuple(seeds), tuple(gaps)))
-    decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)), looks)
+    decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)), levels)
     chosen = choose_cells(claim, variant)
     if scale != FULL and not claim.is_about_attacks:
         run_cells = [cell for cell in chosen.cells if cells.get((cell.row, cell.column))]
@@ -298,7 +300,7 @@ def judge_case(
     return CaseVerdict(scale, variant, rule, decision, why, tuple(differences), parts, control)
 
 
-def measure_one(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
+def measure_claimed(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
     """Return the number of a run that a claim compares; None if it was not measured."""
     if rule == AT_EQUAL_LOSS:
         return run.numbers.get(claim.measure)
@@ -311,19 +313,19 @@ def judge_differences(
     claim: PaperClaim,
     differences: Sequence[SeedDifferences],
     missing: Sequence[CellKey],
-    looks: Looks,
+    levels: IntervalLevels,
 ) -> tuple[Decision, str]:
     """Decide whether all differences are as claimed, some are not, or the seeds cannot tell."""
     for d in differences:
-        strict = d.interval(looks.refuting)
+        strict = d.interval(levels.refuting)
         if strict and is_refuted(claim, strict):
-            return "does not hold", describe_difference(d, strict, looks.refuting)
+            return "does not hold", describe_difference(d, strict, levels.refuting)
     nearest = min(differences, key=lambda d: d.mean, default=None)
     if nearest is None:
         return "undecided", "not run"
-    intervals = [d.interval(looks.confirming) for d in differences]
-    interval = nearest.interval(looks.confirming)
-    text = describe_difference(nearest, interval, looks.confirming)
+    intervals = [d.interval(levels.confirming) for d in differences]
+    interval = nearest.interval(levels.confirming)
+    text = describe_difference(nearest, interval, levels.confirming)
     if interval is None:
         return "undecided", f"one seed, which decides nothing: {text}"
     if missing:

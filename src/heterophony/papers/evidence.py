@@ -31,11 +31,11 @@ from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable, TableSca
 from .verdicts import measure_curves
 
 STORED_RUNS = files(__package__) / "results"
-DIGITS = 3  # of stored accuracies, in percent
+DIGITS = 3  # decimals of stored accuracies, in percent
 FULL, MEDIUM = TableScale.full.value, TableScale.medium.value
 JUDGED_SCALES = (FULL, MEDIUM)  # a quick run says nothing about a paper
 STAND_IN = "stand-in"  # the medium scale on data that stand in for the paper's: shown, never judged
-MOST_VARIANTS = 2  # that are looked for together
+MOST_VARIANTS = 2  # variants that are combined at most
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class StoredRun:
     evaluated: list[int]  # numbers of rounds before each evaluation
     curves: dict[str, list[float]]  # "G" and "P" as the paper averages them, one per evaluation
     core_seconds: float
-    settings_sha256: str  # of the cell's settings
+    settings_sha256: str  # digest of the cell's settings
     data_sha256: str
     model_sha256: str
     version: str
-    remark: str = ""  # how the data differ from the published set of their name
+    remark: str = ""  # differences from the published data set of the same name
     # measures other than accuracies, by name
     numbers: dict[str, float] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class CellAtScale:
     """A cell with its settings at a scale, and with a variant of its table."""
 
     table: PublishedTable
-    scale: str  # of JUDGED_SCALES, or STAND_IN
+    scale: str  # one of JUDGED_SCALES, or STAND_IN
     cell: Cell
     variant: str
 
@@ -228,8 +228,8 @@ def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     return all(usual.get(k) == v for k, v in mine.items())
 
 
-LEARNED_SHARE = 0.8  # of centralised training, that FedAvg must reach
-LAST_PART = 0.2  # of the rounds, over which FedAvg must neither rise nor fall
+LEARNED_SHARE = 0.8  # share of centralised accuracy that FedAvg must reach
+LAST_PART = 0.2  # last part of the rounds, in which FedAvg must neither rise nor fall
 FEDAVG = "fedavg"
 
 
@@ -245,8 +245,9 @@ class ReferenceRuns:
     """The runs of FedAvg and of centralised training in all tables."""
 
     def __init__(self, runs: Iterable[StoredRun]) -> None:
-        self.baselines: dict[str, dict[int, StoredRun]] = {}  # by settings and seed
-        self.centralised: dict[tuple[str, str], dict[str, list[StoredRun]]] = {}  # by data and net
+        self.baselines: dict[str, dict[int, StoredRun]] = {}  # settings -> seed -> run
+        # (data, net) -> runs
+        self.centralised: dict[tuple[str, str], dict[str, list[StoredRun]]] = {}
         for run in runs:
             config = None if run.numbers else find_settings(run)
             if config is None:

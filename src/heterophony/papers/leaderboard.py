@@ -41,11 +41,11 @@ from ..studies.hooks import RunsProgress
 from ..studies.many import RunOptions, run_many
 from ..studies.spec import RunSpec
 
-LARGEST_MEASURE = 1e15  # of an entry: bytes, seconds or a share
+LARGEST_MEASURE = 1e15  # limit for bytes, seconds and shares in an entry
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
 PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
-MIN_SEEDS = 5  # that an entry needs for its place on the board
+MIN_SEEDS = 5  # seeds that a ranked entry needs
 HASH_NOTE = (
     "a hash depends on the kind of processor and on library versions: constraints.txt lists those"
     " of the board"
@@ -202,7 +202,7 @@ class Ranking:
 
     setting: str
     rows: list[RankedEntry]
-    comparisons: Mapping[str, RankComparison | None]  # by measure
+    comparisons: Mapping[str, RankComparison | None]  # by measure, as in P.last10
     common_seeds: list[int]
 
     def to_dict(self) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def describe_ranks(ranking: Ranking) -> str:
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"
-    few = f"; a place needs {MIN_SEEDS} seeds" if seeds < MIN_SEEDS else ""
+    few = f"; a rank needs {MIN_SEEDS} seeds" if seeds < MIN_SEEDS else ""
     return (
         f"± is half of the 95 % interval over seeds; ranks over {seeds} common seeds: average ranks"
         f" of P differ if they are {comparison.critical_difference:.1f} apart (Nemenyi, 5 %); those"

@@ -83,7 +83,7 @@ class TableSelection:
     rows: str
     columns: str
     seeds: tuple[int, ...]
-    checkpoint: Path | None = None  # that all runs begin with
+    checkpoint: Path | None = None  # the checkpoint that all runs begin with
 
     def __post_init__(self) -> None:
         for kind, pattern, names in (
@@ -257,8 +257,8 @@ class ReproductionResult:
     table: TableSelection
     numbers: list[ComparedNumber]
     claims: list[Claim]
-    diverged: list[str]  # which runs, and why: they are in no number
-    remarks: tuple[str, ...] = ()  # how the data differ from the published sets
+    diverged: list[str]  # which runs diverged, and why; they are left out of all numbers
+    remarks: tuple[str, ...] = ()  # differences from the published data sets
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``table.json``."""

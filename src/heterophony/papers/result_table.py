@@ -58,7 +58,7 @@ def build_paper_table(result: ReproductionResult) -> ResultTable:
 
 
 def list_cells(line: ComparedNumber) -> dict[str, Value]:
-    """List the cells of one compared number by the keys of their columns."""
+    """List the cells for a compared number, by the keys of their columns."""
     digits, printed = (4 if line.measure == "score" else 2), line.printed
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
     return {

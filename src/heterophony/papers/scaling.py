@@ -30,13 +30,13 @@ TEXT_DATASETS = ("shakespeare",)  # no embedded data set can replace it
 CLASS_COUNTS = {"cifar100": 100, "tinyimagenet": 200, "tinyimagenet-32": 200}
 STAND_IN_DATASET, STAND_IN_CLASSES = "digits", 10
 ROUND_BOUNDS = (10, 50)  # minimum and maximum
-TOTAL_EPOCHS = 250  # of a client that is selected in every round
+TOTAL_EPOCHS = 250  # for a client that is selected in every round
 # models with normalisation, which train at higher learning rates than the small net
 NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18", "resnet18_imagenet")
 LR_DIVISOR = 5
 CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, within bounds
 MAX_BATCH = 20
-MAX_HEAD_DEPTH = 2  # of the small net
+MAX_HEAD_DEPTH = 2  # of the small net at most
 ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
 FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
 QUICK_SCALE_NOTE = (
@@ -143,7 +143,7 @@ SMALL_DATASETS = {  # up to 1,000 images per class at half their side: data/sour
     "tinyimagenet": "cifar100-small",  # half of 64x64 with 200 classes is too much work
     "tinyimagenet-32": "cifar100-small",
 }
-STAND_INS = {  # of data sets that are not on this machine
+STAND_INS = {  # replacements of data sets that are not on this machine
     "emnist-small": "fmnist-small",
     "cifar100-small": "cifar10-small",
 }
@@ -155,19 +155,18 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
     "resnet18_imagenet": "resnet10_small",
     "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
 }
-SMALL_CLASSES = 10  # of a stand-in
+SMALL_CLASSES = 10  # number of classes of a stand-in
 StandInUse = Literal["never", "if missing", "always"]
-MAX_ROUNDS, MAX_EPOCHS = 50, 500  # of a client that is selected in every round
+MAX_ROUNDS, MAX_EPOCHS = 50, 500  # for a client that is selected in every round
 MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
 MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
 STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs
-EVALUATIONS = 25  # of a run with epochs, at most
+EVALUATIONS = 25  # most evaluations in a run that counts epochs
 # where clients share fewer images than in the paper: fewer steps in a round, so larger ones
 LR_FACTOR = 3
 CENTRALISED = "centralized"
-OWN_SIZE_PARTITION = (
-    "per_client_dirichlet"  # its clients draw their own images, as many as in the paper
-)
+# its clients draw their own images, as many as in the paper
+OWN_SIZE_PARTITION = "per_client_dirichlet"
 MIN_SEEDS = 5  # the paper's own seeds, and the numbers after them up to so many
 MEDIUM_SCALE_NOTE = (
     "medium scale: the paper's data, partition, clients and kind of net, with at most 1,000 images per"
@@ -299,8 +298,8 @@ def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...
 
 
 TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
-SECONDS_PER_STEP = 0.0025  # of a mini-batch, besides its arithmetic
-SECONDS_TO_START = 2.0  # of a run, besides its rounds
+SECONDS_PER_STEP = 0.0025  # overhead of a mini-batch
+SECONDS_TO_START = 2.0  # overhead of a run
 RELATIVE_WORK = {  # time of local training over FedAvg's with five epochs, as measured on idle cores
     **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
     **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
@@ -384,7 +383,7 @@ def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
 def estimate_at_scale(claim: PaperClaim, scale: TableScale) -> float | None:
     """Estimate the core-hours of all cells of a claim; None if one cannot be run at this scale."""
     cells = index_cells(claim.table.name)
-    # what is not decided by comparisons is read from the whole table
+    # claims without comparisons are read from the whole table
     found = [cells[key] for key in claim.cells or cells]
     if not found or claim.command or any(cell.needs for cell in found):
         return None

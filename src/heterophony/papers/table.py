@@ -80,7 +80,7 @@ class TableVariant:
     reason: str
     source: str
     changes: list[CellOverride]
-    control: bool = False  # of ours: it is shown beside a claim, and decides nothing
+    control: bool = False  # our own control, shown next to a claim; it decides nothing
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -136,9 +136,8 @@ class PublishedTable:
     figure: FigureKind = setting("bars", "how it is drawn")
     draws: list[str] = field(default_factory=list)  # measures in the figure; empty: all
     settings: dict[str, Any] = field(default_factory=dict)
-    pretraining: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the checkpoint all runs begin with
+    # settings of the checkpoint that all runs begin with
+    pretraining: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     exceptions: list[CellOverride] = field(default_factory=list)

@@ -40,9 +40,8 @@ AVERAGED_TO_MEASURE = frozenset(
 )
 AVERAGED_MARK = "*"
 AVERAGED_NOTE = f"G{AVERAGED_MARK}: personal parameters (heads) were averaged only to measure G; no client has this model"
-ValuesBySeed = dict[
-    int, dict[str, float]
-]  # of one cell: by seed, the values of "MEASURE" and "MEASURE last10"
+# numbers of a cell: seed -> values of "MEASURE" and "MEASURE last10"
+ValuesBySeed = dict[int, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ RULE_NAMES = {
     "best": "best round",
     "last": "last round",
     "last10": "last 10",
-    "matched": "at equal training loss",  # of attacks, which are not measured in rounds
+    "matched": "at equal training loss",  # for attacks, which are not measured over rounds
 }
 ONE_SEED = "1 seed"
 ROUNDING_DIGITS = 9  # means that differ by less are equal
@@ -237,9 +236,9 @@ class Claim:
     """An ordering of the paper's numbers, and whether it holds for ours; None if unknown."""
 
     text: str
-    holds: bool | None  # by the paper's rule
+    holds: bool | None  # verdict by the paper's rule
     why: str
-    holds_last10: bool | None  # by the mean over the last ten evaluations
+    holds_last10: bool | None  # verdict by the last ten evaluations
     why_last10: str
     seeds: str  # how many seeds, and whether they can tell the order from chance
     as_printed: bool  # whether our runs are the paper's; if not, this says nothing about the paper
@@ -334,7 +333,7 @@ def describe_claim(claim: Claim, rule: str) -> str:
     """Describe whether an ordering holds, by the paper's rule (a key of ``RULE_NAMES``) and by last 10."""
     yes, no = ("holds", "does not hold") if claim.as_printed else ("seen here", "not seen here")
     if claim.as_printed and claim.seeds.startswith(f"{ONE_SEED},"):
-        yes, no = "seen with one seed", "not seen with one seed"  # which decides nothing
+        yes, no = "seen with one seed", "not seen with one seed"  # a single seed decides nothing
     words = {True: yes, False: no, None: "cannot be told"}
     own, last10 = RULE_NAMES[rule], RULE_NAMES["last10"]
     if claim.holds is None:

@@ -51,10 +51,10 @@ class Attack:
         return self.f > 0
 
     def check_run(self, clients: Sequence[str], task: str) -> None:
-        """Raise ConfigError if there are fewer clients than that, or no labels to falsify."""
+        """Raise ConfigError if all clients would be malicious, or if there are no labels to falsify."""
         if self.is_active and self.f >= len(clients):
             raise ConfigError(
-                f"attack.f: must be below the number of clients, which is {len(clients)}; it is {self.f}"
+                f"attack.f: must be below the number of clients ({len(clients)}), not {self.f}"
             )
         if self.kind == "label_flip" and task != "classification":
             raise ConfigError(f"attack.kind: label_flip needs classes, and the task is '{task}'")

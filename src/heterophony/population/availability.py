@@ -126,7 +126,7 @@ class Diurnal(Availability):
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
-    unit: TimeUnit = setting("rounds", "rounds | seconds: the unit of day")
+    unit: TimeUnit = setting("rounds", "unit of `day`: rounds or seconds")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -153,7 +153,7 @@ class Trace(Availability):
     """Clients in the file can be reached from ``start`` until just before ``end``; others always."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
-    unit: TimeUnit = setting("rounds", "rounds | seconds: the unit of the file")
+    unit: TimeUnit = setting("rounds", "unit of the file: rounds or seconds")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -29,13 +29,13 @@ from .attacks import (
     Reconstruction,
     RecordingClient,
     StartingPoint,
+    build_insider,
+    build_outsider,
     compute_gradients,
     compute_update,
     draw_noise,
     find_last_bias,
     infer_labels,
-    make_insider,
-    make_stranger,
     observe_update,
     select_best,
     to_classes,
@@ -53,7 +53,7 @@ class AttackSettings:
     tv: float = 0.01
     labels: Literal["known", "inferred", "joint"] = "known"  # joint: optimised with the images
     batch: int = 1  # images in one gradient
-    steps: int = 1  # that the victim trains before it sends
+    steps: int = 1  # steps that the victim trains before it sends
     restarts: int = 1
 
     @property
@@ -72,7 +72,7 @@ class AttackCase:
     client: str
     first_image: int  # position in the client's training data
     image_count: int
-    tensor_names: tuple[str, ...]  # of the tensors that the client sends
+    tensor_names: tuple[str, ...]  # names of the tensors that the client sends
 
     @property
     def key(self) -> tuple[str, int, str, int]:
@@ -93,7 +93,7 @@ class GradientInversion:
     settings: AttackSettings
 
     def __call__(self, plan: Plan, job: Job, store: ClientStore) -> Reply:
-        victim, (x, y) = make_insider(plan, job, store), self.case.load_batch(plan)
+        victim, (x, y) = build_insider(plan, job, store), self.case.load_batch(plan)
         computed = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
         observed = observe_update(plan, job, store, computed, victim.lr, self.settings.steps)
         bias = find_last_bias(victim.net)
@@ -101,9 +101,9 @@ class GradientInversion:
         labels = infer_labels(observed[str(bias)], len(y)) if inferred else y
         low, high = compute_bounds(x, plan.federation.data(job.client).train.scale)
         makers: dict[str, Callable[[], RecordingClient]] = {
-            GUESSED_FRESH: partial(make_stranger, plan, job, GUESSED_FRESH),
-            GUESSED_INITIAL: partial(make_stranger, plan, job, GUESSED_INITIAL),
-            PRIVATE_KNOWN: partial(make_insider, plan, job, store),
+            GUESSED_FRESH: partial(build_outsider, plan, job, GUESSED_FRESH),
+            GUESSED_INITIAL: partial(build_outsider, plan, job, GUESSED_INITIAL),
+            PRIVATE_KNOWN: partial(build_insider, plan, job, store),
         }
         attacks = {
             knowledge: CaseAttack(

@@ -56,7 +56,7 @@ def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
     return sorted(k for k, _ in plan.get_template(job.client).named_parameters() if k in sent)
 
 
-def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
+def build_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
     """Build the client with all its own knowledge: personal parameters, memory, class counts."""
     client = plan.build_client(
         job, store.load_memory(job.client, before=job.t), store, RecordingClient
@@ -65,7 +65,7 @@ def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
     return record_local_training(plan, job, client)
 
 
-def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
+def build_outsider(plan: Plan, job: Job, guess: str) -> RecordingClient:
     """Build the client only from sent and guessed parameters, without memory and data."""
     client = RecordingClient(
         id=job.client,
@@ -238,7 +238,8 @@ def make_reference_images(image: Tensor, *key: object) -> dict[str, Tensor]:
     return dict(zip(REFERENCE_NAMES, (grey, mean, noise), strict=True))
 
 
-GradientFunction = Callable[[Tensor, Tensor], Tensors]  # of images and labels
+# gradient as a function of images and labels
+GradientFunction = Callable[[Tensor, Tensor], Tensors]
 
 
 @dataclass(frozen=True)

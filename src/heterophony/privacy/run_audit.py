@@ -245,7 +245,7 @@ def lock_folder(folder: RunFolder) -> Iterator[RunFolder]:
 
 AUDIT_FILE = "audit.json"
 RUNS_FOLDER = Path("runs")  # where `reproduce` and `audit` put runs by default
-DIGITS = 3  # of stored numbers, in dB
+DIGITS = 3  # decimals of stored numbers, in dB
 
 
 def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[StoredRun]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-GRID = 2e-3  # of privacy losses; a finer grid takes longer, and lowers ε by less than 0.1 %
-MAX_CELLS = 1e6  # of a distribution of losses
-NOISE_DIGITS = 4  # of a noise that is chosen by its ε; it is rounded up
+GRID = 2e-3  # grid of privacy losses; a finer one is slower, and lowers ε by less than 0.1 %
+MAX_CELLS = 1e6  # cells in a distribution of losses
+NOISE_DIGITS = 4  # digits of noise chosen for a target ε; it is rounded up
 
 
 def import_accounting() -> ModuleType:

@@ -12,7 +12,7 @@ from ..core.client import Client
 from ..core.settings import check_settings, list_settings
 from ..core.tensors import Tensors
 
-PREFIX = "protection/"  # of tensors that a protection sends, and of what it keeps on a client
+PREFIX = "protection/"  # prefix of tensors that a protection sends or keeps on a client
 MergeKind = Literal["any", "symmetric", "sum"]
 
 
@@ -38,12 +38,12 @@ class Departure:
 
     client: str
     t: int
-    received: Tensors  # what the algorithm sent to the client
-    announced: Tensors  # what protections on the server sent beside it
-    weight: float  # of this reply in a mean
-    seed: int  # of the run; everybody knows it
-    secret: bytes  # of this client, or of the whole simulation; the network never carries it
-    metrics: Mapping[str, float] = field(default_factory=dict)  # that training measured
+    received: Tensors  # sent by the algorithm to the client
+    announced: Tensors  # what protections on the server sent in addition
+    weight: float  # weight of the reply in a mean
+    seed: int  # seed of the run, which everybody knows
+    secret: bytes  # secret of this client or of the simulation; never sent
+    metrics: Mapping[str, float] = field(default_factory=dict)  # metrics measured in training
 
 
 class PrivacyPromise(NamedTuple):
@@ -67,10 +67,10 @@ class Gathering:
     """What the server's half of a protection knows about the replies of a round."""
 
     t: int
-    received: Mapping[str, Tensors]  # by client: what the algorithm sent
+    received: Mapping[str, Tensors]  # client -> what the algorithm sent
     expected: float | None  # the expected number of replies, if clients are drawn independently
-    empty_reply: Reply  # that moves nothing, for a round without any reply
-    secret: bytes  # of the run; no client has it
+    empty_reply: Reply  # a reply that changes nothing, for a round without replies
+    secret: bytes  # secret of the run, which no client knows
 
 
 @dataclass(frozen=True)

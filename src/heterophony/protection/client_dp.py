@@ -23,7 +23,7 @@ from .base import (
     RunFacts,
 )
 
-MARGIN = 1e-6  # by which a client clips below the bound: its reply is rounded to float32
+MARGIN = 1e-6  # relative margin below the bound, because replies are rounded to float32
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +127,7 @@ class ClientDP(Protection):
         if self.where == "device":
             how = "each reply, for any data of the client; the server sees no more"
         elif rate is None:
-            how = "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify"
+            how = "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify privacy"
         else:
             how = f"the models, with and without one client; Poisson sampling at rate {rate:g}"
         return PrivacyPromise("client", self.delta, how)

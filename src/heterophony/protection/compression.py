@@ -16,7 +16,7 @@ from ..core.tensors import Tensors, apply_moves, is_movable, list_moves, matches
 from .base import PREFIX, Departed, Departure, Protection
 
 UNIT = 2.0**-40  # finer than float32 for all values above 2^-17
-LIMIT = 2.0**22  # of a value; its units then fit into 63 bits, and so do sums of two
+LIMIT = 2.0**22  # limit for values: their units, and sums of two, then fit into 63 bits
 
 
 def to_units(values: Tensor, what: str) -> Tensor:
@@ -125,7 +125,7 @@ def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
     return from_float32(get_part(parts, part, torch.float32, numel))
 
 
-STEPS = 127  # of 8 bits, in each direction
+STEPS = 127  # steps of 8 bits in each direction
 
 
 @dataclass(frozen=True, repr=False)

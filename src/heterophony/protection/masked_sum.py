@@ -22,7 +22,7 @@ from ..core.tensors import Tensors, apply_moves, compute_moves
 from .base import PREFIX, Departed, Departure, Gathered, Gathering, MergeKind, Protection, RunFacts
 
 MASKED = f"{PREFIX}masked/"  # before the names of masked tensors
-LARGEST = 2.0**62  # of the sum of all clients; above, numbers modulo 2^64 would change their sign
+LARGEST = 2.0**62  # limit for the sum over clients; above, numbers modulo 2^64 change sign
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,7 +31,7 @@ from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFa
 WHERE = "protection.example_dp"
 TOLERANCE = 1e-3  # between the mean of single gradients and that of the batch
 COUPLING_TOLERANCE = 1e-5  # between gradients of one example in two batches, by the largest norm
-SEARCHED_EXAMPLES = 50  # for those of the same class and of another
+SEARCHED_EXAMPLES = 50  # examples searched for one of the same class and one of another
 
 
 class SingleGradients:
@@ -152,7 +152,7 @@ def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor,
 def choose_examples(labels: Tensor) -> tuple[list[int], int]:
     """Choose two or three examples, the first and last of one class, and a replacement for the last.
 
-    If possible the replacement has another class, so that a loss that counts the classes of a batch is
+    If possible, the replacement has another class, so that a loss that counts the classes of a batch is
     detected.
     """
     rest = range(1, len(labels))

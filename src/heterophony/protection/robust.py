@@ -59,7 +59,7 @@ class CoordinateRule(Protection):
         return Tensors({k: self.combine_tensors([i[k] for i in items if k in i]) for k in names})
 
     def combine_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Combine tensors of one name; for integers, take the lower median."""
+        """Combine the tensors with the same name; for integers, take the lower median."""
         first = tensors[0]
         values = torch.stack([v.double() for v in tensors])
         if first.is_floating_point() and len(tensors) > 2 * self.f:

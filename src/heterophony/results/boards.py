@@ -42,7 +42,7 @@ COLUMN_TITLES: Columns = [
     "came back",
 ]
 COLUMN_TITLES += ["refused", "why, the last time"]
-MAX_LISTED_CLIENTS = 12  # of one board; the others are counted
+MAX_LISTED_CLIENTS = 12  # clients listed per board; the others are counted
 Json = dict[str, Any]
 
 
@@ -53,7 +53,7 @@ class BoardStatus:
     problem: str = ""
     server: str = ""  # waiting, running, ended, stopped
     written_at: float = 0.0
-    states: tuple[str, ...] = ()  # of the boards, in the order of the rows
+    states: tuple[str, ...] = ()  # state of each board, in the order of the rows
     table: ResultTable = ResultTable((), ())
     num_refused: int = 0  # replies and messages, those of unknown boards too
 
@@ -195,8 +195,8 @@ def require_number(value: Any) -> float:
 
 # Rounds -------------------------------------------------------------------------------------
 
-MAX_DRAWN_ROUNDS = 30  # of a run; with more, the page would be slow
-MAX_DRAWN_SPANS = 400  # of one board in one round
+MAX_DRAWN_ROUNDS = 30  # rounds drawn per run; more would make the page slow
+MAX_DRAWN_SPANS = 400  # spans drawn per board and round
 ACTIVITIES = ("receive", "train", "evaluate", "send")
 SECONDS = ("train", "evaluate", "transfer", "wait")
 NUMBERS = (

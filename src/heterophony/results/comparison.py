@@ -78,7 +78,8 @@ class ComparisonRow:
     seeds: list[int]
     state: str
     spreads: dict[str, Spread]
-    evaluation_std: dict[str, float]  # of the last ten evaluations, mean over the seeds, by G and P
+    # by G and P: deviation of the last ten evaluations, averaged over the seeds
+    evaluation_std: dict[str, float]
     differences: Differences | None
     new_clients: dict[str, float | None] | None
     leads: tuple[str, ...] = ()  # measures in which it is higher than all others, beyond chance
@@ -96,7 +97,7 @@ class ComparisonRow:
         return replace(cell, mark="bold") if key in self.leads else cell
 
     def get_difference(self, key: str) -> PairedDifference | None:
-        """Return the paired difference to the first series; None if there is no pair."""
+        """Return the paired difference from the first series; None if there is no pair."""
         return self.differences.measures.get(key) if self.differences else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -339,8 +340,8 @@ def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
     if len(common) < needed:
         seeds = "one seed" if len(common) == 1 else f"{len(common)} seeds"
         return (
-            f"{seeds} cannot tell {len(finished)} rows apart from chance; it takes at least"
-            f" {needed} seeds"
+            f"{seeds} cannot tell {len(finished)} rows from chance; at least {needed} seeds are"
+            " needed"
         )
     return f"over {len(common)} seeds, no row is higher than all others beyond chance"
 
@@ -388,6 +389,6 @@ def describe_significant_differences(gaps: Mapping[str, PairedDifference], first
             sides["higher" if gap.mean > 0 else "lower"].append(f"{name} (p = {gap.p_holm:.2g})")
     parts = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
     if not parts:
-        return f"no difference to {first} is shown, which does not mean that there is none."
+        return f"no difference from {first} is shown, which does not mean that there is none."
     rest = len(gaps) - sum(map(len, sides.values()))
     return "; ".join([*parts, *([f"of {rest} more, no difference is shown"] if rest else [])]) + "."

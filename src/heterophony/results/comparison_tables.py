@@ -60,7 +60,7 @@ COLUMNS = {
     else Column(NUMBERS[key][0], key, form=NUMBERS[key][1], show="std")
     for key in ORDER
 }
-NEW_CLIENT_TITLES = ("G", "P on arrival", "P in the end", "P worst 10 %")
+NEW_CLIENT_TITLES = ("G", "P on arrival", "P at the end", "P worst 10 %")
 
 
 IN_FILES: NameColumns = {"algorithm": lambda row: row.name}

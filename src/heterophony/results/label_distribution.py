@@ -90,7 +90,7 @@ TRAINED = 2
 class ParticipationMatrix:
     """Rounds × clients: NOT_SELECTED, NO_REPLY or TRAINED."""
 
-    run_labels: tuple[str, ...]  # of all runs with this participation
+    run_labels: tuple[str, ...]  # labels of all runs with this participation
     clients: tuple[str, ...]
     data_sha256: str
     matrix: NDArray[np.int8]

@@ -131,7 +131,7 @@ def read_unfinished_run(folder: Path) -> RunProgress:
     return RunProgress(folder, run.state, run.algorithm, g, p)
 
 
-MAX_POINTS = 30  # of a small curve
+MAX_POINTS = 30  # limit for a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve
 AVERAGED_ROUNDS = 10  # the last ones say how long the next ones take
 KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the beginning of every line
@@ -227,7 +227,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
-    """Return the inodes of all files that processes on this machine have locked, without locking.
+    """Return the inodes of all files that processes on this machine have locked, without locking any.
 
     Trying the lock instead would disturb a run that starts at the same moment.
     """
@@ -264,7 +264,7 @@ def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> l
         rows += [
             ["G, new clients", *list_last_cells(new.G)],
             ["P, new clients on arrival", *list_last_cells(new.before)],
-            ["P, new clients in the end", *list_last_cells(new.P, worst)],
+            ["P, new clients at the end", *list_last_cells(new.P, worst)],
         ]
     name, score = get_display_name(summary.algorithm), SCORES.get(summary.task, "score")
     rounds = f"{summary.rounds} round{'s' * (summary.rounds != 1)}"
@@ -369,7 +369,7 @@ def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
     if nets_differ:
         return f"no G: the generic model of {name} needs personal parameters, and nets differ"
     return (
-        f"no G: the generic model of {name} needs personal parameters, which stay on the devices"
+        f"no G: the generic model of {name} needs personal parameters, which stay on the boards"
         " (evaluation.share_personal = true sends them)"
     )
 
@@ -392,7 +392,7 @@ def describe_cost(summary: Summary) -> list[str]:
     out = [f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}"]
     if sent := summary.personal_bytes:
         out.append(
-            f"G is computed from personal parameters: devices sent {sent / 1e6:.1f} MB of them for"
+            f"G is computed from personal parameters: boards sent {sent / 1e6:.1f} MB of them for"
             " it (evaluation.share_personal)"
         )
     return out

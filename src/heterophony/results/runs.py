@@ -40,8 +40,8 @@ class Run:
     config: dict[str, Any]
     events: list[Event]
     curves: dict[str, Curve]
-    summary: Summary | None  # of a finished run
-    boards: BoardStatus | None = None  # of a run on boards
+    summary: Summary | None  # None for an unfinished run
+    boards: BoardStatus | None = None  # None unless the run is on boards
 
     @property
     def start(self) -> StartEvent:
@@ -269,7 +269,7 @@ def select_experiment_settings(run: Run) -> dict[str, str]:
 def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every setting as text, with its dotted key."""
     for key, value in flatten_config(config):
-        if key == "model.group":  # which clients have a net, the seed decides
+        if key == "model.group":  # the seed decides which clients have which net
             yield key, ", ".join(str(group.get("name")) for group in value)
             continue
         yield key, value if isinstance(value, str) else json.dumps(value, default=str)

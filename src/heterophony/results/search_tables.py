@@ -59,7 +59,7 @@ class SweepTable:
     keys: list[str]
     by: Measure
     rows: list[SweepRow]
-    examples: int = 0  # for validation, over all seeds of a row
+    examples: int = 0  # number of validation examples, over all seeds of a row
 
     @property
     def chosen(self) -> SweepRow | None:
@@ -194,7 +194,7 @@ class TunedAlgorithm:
 
     label: str
     sweep: SweepTable
-    rounds: int  # that were run, in all trials and seeds; stopped trials have fewer
+    rounds: int  # rounds that were run, over all trials and seeds
 
     @property
     def trials(self) -> list[SweepRow]:

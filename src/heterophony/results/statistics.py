@@ -16,7 +16,7 @@ from ..core.randomness import make_generator
 from .runs import Run, group_by_series
 
 CONFIDENCE, ALPHA = 0.95, 0.05
-MANY_DEGREES = 1e9  # of freedom: Student's t is the normal distribution
+MANY_DEGREES = 1e9  # degrees of freedom above which Student's t is treated as normal
 MAX_EXACT_PAIRS = 20  # pairs up to which every one of the 2^n sign patterns is looked at
 SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
 ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
@@ -36,7 +36,7 @@ class PairedComparison:
 
     pairs: int
     mean: float
-    interval: ConfidenceInterval | None  # of one pair there is none
+    interval: ConfidenceInterval | None  # None for a single pair
     p: float
 
 

@@ -34,7 +34,7 @@ class Column:
     """
 
     title: str
-    key: str = ""  # for programs; default: the title
+    key: str = ""  # key in files and JSON; default: the title
     kind: Literal["text", "number", "percent"] = "number"
     form: str = ".2f"  # format specification of a number
     show: Literal["value", "std", "half", "interval"] = "value"
@@ -110,7 +110,7 @@ BOLD_MARKS = ("bold", "good", "limited", "bad")
 GAP = 2  # spaces between columns in a terminal
 NUMBERS = re.compile(r"[\d.,/–−+±…() ]+")  # a cell of numbers, or without any
 CODE = re.compile(r"`([^`]+)`")
-READABLE_WIDTH = 24  # of a column of text; a terminal drops columns before it goes below
+READABLE_WIDTH = 24  # least width of a column of text; to keep it, a terminal drops columns
 LATEX_ESCAPES = {
     **{c: f"\\{c}" for c in "%_&#${}"},
     "\\": r"\textbackslash{}",
@@ -317,7 +317,7 @@ class FittedColumn:
 
     column: Column
     texts: list[str]
-    bold: list[bool]  # of each row
+    bold: list[bool]  # is the row bold?
 
     @property
     def width(self) -> int:

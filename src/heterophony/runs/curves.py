@@ -112,11 +112,11 @@ class NewClientResult:
 class NewClients:
     """The clients that joined after training; accuracies are pooled over their test examples."""
 
-    rounds: int  # that each of them trained on its own data
+    rounds: int  # rounds that each client trained on its own data
     before: float  # accuracy before they train or tune
     P: float
     G: float | None
-    fairness: Fairness  # of P
+    fairness: Fairness  # fairness of P
     clients: dict[str, NewClientResult]
 
     @classmethod

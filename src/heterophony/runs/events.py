@@ -57,7 +57,8 @@ In tasks other than classification: the task's score, added up over the client's
 """
 
 MetricValues = dict[str, list[float | None]]
-Confusions = list[list[list[int]] | None]  # of each client, in order: [true, predicted, examples]
+# one list per client, of [true class, predicted class, examples]
+Confusions = list[list[list[int]] | None]
 """Values by name of the metric, in the order of the clients; null if it is undefined for a client."""
 
 Measure = Literal["G", "P"]
@@ -101,7 +102,7 @@ class StartEvent(TypedDict):
     files: NotRequired[
         Annotated[
             dict[str, str],
-            "SHA-256 of each file that decides availability or device speeds, if there are any",
+            "SHA-256 of each file that decides availability or speeds, if there are any",
         ]
     ]
     device: NotRequired[
@@ -193,7 +194,7 @@ class RoundEvent(TypedDict):
     """Recorded after each round of training.
 
     ``asked``, ``dropped``, ``late`` and ``void`` are recorded if the configuration simulates faults
-    or device speeds, or if a client did not reply.
+    or speeds, or if a client did not reply.
     """
 
     event: Literal["round"]
@@ -256,10 +257,12 @@ class RoundEvent(TypedDict):
         Annotated[dict[str, BoardRound], "what each board did, by name, if the run is on boards"]
     ]
     simulated_seconds: NotRequired[
-        Annotated[float, "simulated duration of the round, if device speeds are simulated"]
+        Annotated[float, "simulated duration of the round, if speeds of clients are simulated"]
     ]
     clock: NotRequired[
-        Annotated[float, "simulated time at the end of the round, if device speeds are simulated"]
+        Annotated[
+            float, "simulated time at the end of the round, if speeds of clients are simulated"
+        ]
     ]
     seconds: Annotated[float, "real duration of the round"]
 

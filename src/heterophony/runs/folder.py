@@ -39,7 +39,7 @@ from .events import Event
 from .run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE, read_events
 
 CHUNK_BYTES = 1 << 20
-MemoryDigests = dict[str, tuple[int, str]]  # by client: the round of its newest memory, its sha256
+MemoryDigests = dict[str, tuple[int, str]]  # client -> (round of its newest memory, sha256)
 
 
 class GrowingDigest:
@@ -153,7 +153,7 @@ class RunFolder:
         self.result_file, self.commits_folder = path / RESULT_FILE, path / "commits"
         self.scratch_folder = path / "scratch"
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
-        self.memory_digests: MemoryDigests = {}  # what the next commit will rest on
+        self.memory_digests: MemoryDigests = {}  # needed by the next commit
         self._events_digest, self._settings_sha256 = GrowingDigest(), ""
         self._events_named = False  # whether the name of the events' file is synced
         self._lock: int | None = None

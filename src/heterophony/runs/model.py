@@ -30,7 +30,7 @@ LARGEST_FACTOR = 8  # larger than this times scaled bytes: the numbers were neve
 class ModelInput:
     """Converts examples from the layout of the run's data set to network input."""
 
-    shape: tuple[int, ...]  # of one example, as stored
+    shape: tuple[int, ...]  # shape of one example, as stored
     stored: torch.dtype
     scale: Scale
 

@@ -373,7 +373,7 @@ class Result:
             raise DataError(
                 f"the model does not fit the run in {self.folder}; pass the one that it began with"
             )
-        # what is given is not in the folder
+        # the folder does not hold given tensors
         if not known.keys() >= plan.list_kinds(net, 0).keys():
             raise DataError(
                 f"client '{client}' has parameters that were never trained; pass the model with"

@@ -84,7 +84,7 @@ class FaultFields(TypedDict, total=False):
     clock: float
 
 
-# what the server records of every client beside its replies, whatever the protection is
+# what the server records about every client besides its replies, under any protection
 RECORDED_OUTSIDE = (
     "numbers of examples and of their labels",
     "G and P of every client",
@@ -166,15 +166,15 @@ class FinishedRound:
     selected: Sequence[str]  # clients; one that was drawn twice is here twice
     sent: Mapping[str, Tensors]  # by client
     trained: Sequence[Reply]  # in client order
-    merged: Sequence[Reply]  # those of them that were merged
-    refused: Sequence[Reply] = ()  # those that arrived in time and would have spoilt the model
+    merged: Sequence[Reply]  # the replies that were merged
+    refused: Sequence[Reply] = ()  # replies that arrived in time but would have damaged the model
     filtered: Sequence[str] = ()  # clients whose replies a protection left out or shortened
     spent: float | None = None  # ε before the round
-    evaluated: Sequence[Reply]  # of the evaluation that shared the engine with the training
+    evaluated: Sequence[Reply]  # replies of the evaluation that ran beside the training
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
-    measures: Mapping[str, float]  # what the algorithm measured on the server
-    boards: Mapping[str, BoardRound] | None = None  # by name, if the run is on boards
+    measures: Mapping[str, float]  # measured by the algorithm on the server
+    boards: Mapping[str, BoardRound] | None = None  # by board name, if the run is on boards
 
 
 def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> StartEvent:

@@ -20,9 +20,9 @@ from ..core.files import (
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
-STOPPED_FILE = "stopped.json"  # of a trial that its search abandoned: after which round, and why
+STOPPED_FILE = "stopped.json"  # says after which round a search abandoned the trial, and why
 BOARDS_FILE = "boards-now.json"  # the state of a run's boards, only to be displayed
-INTERNAL_FOLDERS = {"commits", "scratch"}  # of a run; they never contain other runs
+INTERNAL_FOLDERS = {"commits", "scratch"}  # folders inside a run, which never contain other runs
 TAIL_BYTES = 4096  # the last event of a finished run is far shorter
 
 

@@ -107,23 +107,24 @@ class Summary:
     data_sha256: str
     model_sha256: str
     version: str
-    examples_per_round: float | None = None  # of all clients; None if not recorded
+    examples_per_round: float | None = None  # over all clients; None if not recorded
     relative_work: float | None = None  # these examples, relative to FedAvg's
-    simulated_seconds: float | None = None  # None if device speeds are not simulated
+    simulated_seconds: float | None = None  # None if speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
     personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
-    loss: dict[str, float | None] = field(default_factory=dict)  # of G and P at the end
+    loss: dict[str, float | None] = field(default_factory=dict)  # test loss of G and P at the end
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
-    data_remark: str | None = None  # how the data differ from the published set of their name
+    data_remark: str | None = None  # differences from the published data set of the same name
     compute: dict[str, Any] = field(default_factory=dict)  # if not on the CPU in float32
-    protection: list[dict[str, Any]] = field(default_factory=list)  # with their settings
-    epsilon: float | None = None  # that the run has spent; None without a bound
+    protection: list[dict[str, Any]] = field(default_factory=list)  # each with its settings
+    epsilon: float | None = None  # ε spent by the run; None if there is no bound
     delta: float | None = None  # None if no protection promises differential privacy
-    privacy: dict[str, Any] = field(default_factory=dict)  # what ε is about, and what is outside it
-    bad_clients: list[str] = field(default_factory=list)  # of a simulated attack
-    nets: dict[str, NetResult] = field(default_factory=dict)  # by name, if clients' nets differ
+    privacy: dict[str, Any] = field(default_factory=dict)  # what ε covers, and what it does not
+    bad_clients: list[str] = field(default_factory=list)  # malicious clients of a simulated attack
+    # by net, if clients have different ones
+    nets: dict[str, NetResult] = field(default_factory=dict)
     kept_round: int | None = None  # the best round on validation examples, if its models are kept
     stopped: str = ""  # why the run ended before its last round, if it did
 
@@ -295,7 +296,7 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
 
     Both the last evaluation and the mean of the last ten must be within noise of the level.
     """
-    if "task" in start or len(start["classes"]) < 2:  # of other scores nobody knows the level
+    if "task" in start or len(start["classes"]) < 2:  # other scores have no known chance level
         return None
     level, tested = compute_chance_level(start), sum(start["test"])
     limit = level + STANDARD_ERRORS * sqrt(level * (1 - level) / max(1, tested))
@@ -351,8 +352,8 @@ def summarise_so_far(events: Sequence[Event]) -> Summary | None:
 def record_below_local(folder: Path) -> None:
     """Add to ``result.json`` the share of clients that would be better off alone.
 
-    It is known of a run beside a run of Local with the same seed and data, whichever ends first: a run
-    of Local adds it to the results of the others.
+    This needs a run of Local with the same seed and data in the same parent folder. Whichever of the
+    two ends last adds the share.
     """
     own = read_json(folder / RESULT_FILE)
     for file in sorted(folder.parent.glob(f"*/{RESULT_FILE}")):
@@ -366,13 +367,13 @@ def record_below_local(folder: Path) -> None:
 
 
 def starts_as_local(file: Path) -> bool:
-    """Return True if a result is that of Local, without reading all of it."""
+    """Return True if a result is of a run of Local; only the beginning of the file is read."""
     with file.open("rb") as stream:
         return b'"algorithm": "local"' in stream.read(40)
 
 
 def add_below_local(file: Path, result: dict[str, Any], local: Mapping[str, Any]) -> bool:
-    """Write a result with the share of clients below Local, if this run of Local stands beside it."""
+    """Add the share of clients below Local to a result, if this run of Local has its seed and data."""
     clients = result["clients"]
     same = all(result[k] == local[k] for k in ("seed", "data_sha256"))
     if not same or clients.keys() != local["clients"].keys() or result["algorithm"] == "local":

@@ -70,7 +70,7 @@ def federate(
         clients: The number of clients; default: 20, or as many as the data name.
         partition: How examples are divided, as in ``hp.Dirichlet(0.1)`` (the default) or ``"iid"``.
         train_fraction: The share of a client's examples that it trains on.
-        seed: Of the partition and of the clients that join later.
+        seed: The seed of the partition, and of the choice of clients that join later.
         split: ``"official"`` keeps the split of the data, the default where each client has test
             examples of its own; ``"merged"`` splits each client's examples anew.
         client: The name of each example's client, training before test. Each name is then a client,
@@ -274,7 +274,7 @@ def check_same_examples(xs: Mapping[str, Any]) -> None:
 
 
 def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in their one stored type, so that clients' types may differ; bytes are unchanged."""
+    """Convert numbers to the type in which they are stored, because clients' types may differ; keep bytes."""
     if np.issubdtype(x.dtype, np.floating):
         return x.astype(np.float32, copy=False)
     whole = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8

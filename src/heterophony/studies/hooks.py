@@ -17,10 +17,10 @@ from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
 from ..runs.curves import compute_accuracy
 from ..runs.events import Event, Measure, get_start, measure_validation, select_evaluations
 
-CHECKPOINTS = (0.25, 0.5, 0.75)  # of the rounds
+CHECKPOINTS = (0.25, 0.5, 0.75)  # fractions of all rounds
 MIN_RUNS = 4  # trials that must have reached a checkpoint before their median becomes a limit
 
-Limits = Mapping[int, float]  # for each round: the validation score below which a trial ends
+Limits = Mapping[int, float]  # round -> validation score below which a trial ends
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,8 @@ class MedianRule:
     examples: int = 0
     best: float = 0.0
     passed: set[int] = field(default_factory=set)
-    stopped: dict[str, float] | None = (
-        None  # round, score and limit at which the trial was abandoned
-    )
+    # round, score and limit at which the trial was abandoned
+    stopped: dict[str, float] | None = None
 
     def __call__(self, event: Event) -> Stop | None:
         if event["event"] == "start":
@@ -160,7 +159,7 @@ def find_best(events: Sequence[Event], by: Measure, checkpoint: int) -> float | 
 
 
 Clock = Callable[[], float]
-SHOWN_RUNS = 3  # of those that run at the same time, in one line
+SHOWN_RUNS = 3  # how many concurrent runs one line shows
 
 
 class RunStatus:

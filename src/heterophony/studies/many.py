@@ -42,7 +42,7 @@ class RunOptions:
     track: Sequence[str | Tracker] = ()
     on_event: Hook = lambda event: None
     warn: Callable[[str], None] = warnings.warn
-    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # that abandon trials
+    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # rules that abandon trials
 
 
 def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
@@ -67,7 +67,7 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
 
 
 def run_all(runs: Runs, options: RunOptions) -> None:
-    """Run what is left of several runs; raise DivergedError if one diverged."""
+    """Complete several runs; raise DivergedError if one diverged."""
     for path, reason in run_many(runs, options).items():
         raise DivergedError(reason if len(runs) == 1 else f"{path}: {reason}")
 

@@ -118,8 +118,8 @@ def run(
         training: The settings of local training, as in ``hp.Training(lr=0.1)``; a dict of them by
             client, where others have the default; or a function of the client. Default: those of
             the data set.
-        loss: A function of output and targets, in place of the loss of the task.
-        metrics: What to measure beside the score: names such as ``"f1"``, or functions of all
+        loss: A function of output and targets that replaces the task's loss.
+        metrics: What to measure besides the score: names such as ``"f1"``, or functions of all
             outputs and targets of a client.
         seed: The seed of all random draws except the partition, which ``hp.federate`` draws.
         head_depth: Number of layers in the head. Default: as in the algorithm's paper.

@@ -38,10 +38,11 @@ from .many import RunOptions, run_many
 from .spec import RunSpec, complete_specs, create_folders
 
 Combination = dict[str, Any]  # a value for every key
-MakeSpec = Callable[[str, Combination, int], RunSpec]  # from a label, settings and a seed
+# builds a run from a label, settings and a seed
+MakeSpec = Callable[[str, Combination, int], RunSpec]
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
-DRAWN_DIGITS = 4  # of a number drawn from a range
+DRAWN_DIGITS = 4  # significant digits of a number drawn from a range
 MAX_REPEATS = 100  # consecutive known draws after which no new one is expected
 MAX_LABEL = 80  # characters of a folder's name
 
@@ -172,7 +173,7 @@ def propose_batch(
 
 
 def draw_settings(swept: Mapping[str, Values], generator: Any) -> Combination:
-    """Draw a value for every key; the order of the keys does not matter."""
+    """Draw a value for every key, in an order that does not depend on the order of the keys."""
     drawn = {key: draw_value(swept[key], generator) for key in sorted(swept)}
     return {key: drawn[key] for key in swept}
 
@@ -291,9 +292,9 @@ def decode_value(values: Values, parameter: Any) -> Any:
 class Search:
     """A search: the space of each algorithm, and how the runs of its trials are made."""
 
-    spaces: Mapping[str, Mapping[str, Values]]  # by the algorithm's label
+    spaces: Mapping[str, Mapping[str, Values]]  # values to search, by the algorithm's label
     make_spec: MakeSpec
-    trials: int  # of every algorithm
+    trials: int  # number of trials per algorithm
     seeds: Sequence[int]  # each trial runs with each of them
     rounds: int
     sampler: SamplerName = "tpe"

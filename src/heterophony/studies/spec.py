@@ -152,8 +152,8 @@ def check_training_by_client(plan: Plan) -> None:
     promises = [p.promise(describe_plan(plan)) for p in plan.protections]
     if any(p is not None and p.unit == "example" for p in promises):
         raise ConfigError(
-            "training: the privacy of examples is accounted for one training of all clients; give one"
-            " hp.Training"
+            "training: the accounting of example-level privacy needs the same training on all clients;"
+            " give one hp.Training"
         )
 
 

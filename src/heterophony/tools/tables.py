@@ -81,8 +81,9 @@ def describe_personal_parameters(cls: type[Algorithm]) -> str:
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
-IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)  # of an example; names do not depend on it
-TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is a row of tokens
+# shapes of an example, on which names do not depend
+IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
+TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # models whose examples are rows of tokens
 
 
 class NamedTensor(NamedTuple):
@@ -155,7 +156,7 @@ def build_net(
     return net
 
 
-CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # those of CIFAR-10
+CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # as in CIFAR-10
 
 
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
@@ -173,7 +174,7 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         training=Training(epochs=1, batch=CLASS_COUNT, lr=0.0, momentum=0.0),
         evaluate_every=9,
     )
-    # from round 1 on: round 0 would be evaluated
+    # start at round 1: before round 0, models are evaluated
     server = replace(plan.create_initial_server(), t=1)
     with temporary_folder() as folder:
         store = FolderClientStore(folder / "clients", folder / "scratch")

@@ -22,7 +22,7 @@ from .points import Point, collect_final_values, read_run_id, write_run_id
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 MAX_PARAMS_PER_CALL = 100  # a limit of MLflow
-MAX_VALUE_LENGTH = 500  # of a parameter, in the oldest supported version
+MAX_VALUE_LENGTH = 500  # longest parameter value in the oldest supported version
 
 
 class MLflow:

@@ -13,7 +13,7 @@ from ..runs.summary import Summary
 from . import TrackedRun
 from .points import Point, collect_final_values, read_run_id, write_run_id
 
-LOGIN_SECONDS = 30  # to wait for a login
+LOGIN_SECONDS = 30  # time limit for a login
 
 
 class WandB:

@@ -83,7 +83,7 @@ def diverge(out: Tensor, teacher: Tensor) -> Tensor:
     return kl_div(out.log_softmax(1), goal, reduction="batchmean")
 
 
-BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # those of FedCP's authors
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # as in the code of FedCP's authors
 
 
 def compute_mmd(a: Tensor, b: Tensor) -> Tensor:

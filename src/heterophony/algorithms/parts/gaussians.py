@@ -10,7 +10,7 @@ from ...core.algorithm import Client
 from ...core.samples import ClientData
 from ...core.tensors import Tensors
 
-SHRINKAGE = 1e-4  # of a covariance towards its mean diagonal, so that it can be inverted
+SHRINKAGE = 1e-4  # shrinks covariances towards their mean diagonal, so that they can be inverted
 RARE = 1e-4  # added to the frequency of every class, so that its logarithm is finite
 RARE_EXAMPLES = 0.1  # added to the number of examples of every class, for the same reason
 
@@ -108,7 +108,7 @@ def compute_discriminant(means: Tensor, covariance: Tensor) -> tuple[Tensor, Ten
     """Compute weights and biases of the linear discriminant, without a prior."""
     m, c = means.double(), covariance.double()
     variance = c.diagonal().mean()
-    variance = torch.where(variance > 0, variance, 1.0)  # a single example has none
+    variance = torch.where(variance > 0, variance, 1.0)  # a single example has no variance
     diagonal = variance * torch.eye(len(c), dtype=c.dtype, device=c.device)
     weight = torch.linalg.solve((1 - SHRINKAGE) * c + SHRINKAGE * diagonal, m.T).T
     return weight.to(means), (-0.5 * (m * weight).sum(1)).to(means)

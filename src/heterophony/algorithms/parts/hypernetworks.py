@@ -19,8 +19,9 @@ from ...core.tensors import Tensors
 from .distillation import on_one_thread
 
 MADE = "made/"
-LARGEST_NORM = 50.0  # of the gradient; larger ones are clipped, as in the authors' code
-Embed = Callable[[Tensors, str], Tensor]  # of parameters and a client: its embedding
+LARGEST_NORM = 50.0  # limit of the gradient's norm, as in the authors' code
+# computes a client's embedding from parameters and its name
+Embed = Callable[[Tensors, str], Tensor]
 
 
 def create_hypernetwork(model: Tensors, inputs: int, hidden: int, layers: int) -> Tensors:
@@ -87,7 +88,7 @@ class HypernetworkOnServer(Algorithm):
     hidden: int = setting(
         16, "units of the hypernetwork's hidden layers; 100 in the authors' code", low=1
     )
-    layers: int = setting(4, "number of its layers before those that make the model", low=1)
+    layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
     def create(self, server: Server) -> Tensors:
         """Create the hypernetwork; subclasses add the embeddings, or the network that makes them."""

@@ -80,7 +80,7 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def remember_factors(client: Client) -> Tensors:
-    """Return the factors that the client began with, which are the initial ones."""
+    """Return the initial factors, with which the client began."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 
@@ -208,18 +208,18 @@ def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
 
 # Updates by their largest singular values --------------------------------------------------------
 
-LOW_RANK = "low_rank/"  # of the name of a matrix's update, as it is sent
+LOW_RANK = "low_rank/"  # prefix of matrices sent in compressed form
 
 
 def compress_moves(after: Tensors, before: Tensors, energy: float) -> Tensors:
-    """Replace every matrix by the largest singular parts of its change; vectors stay as they are."""
+    """Replace every matrix by the largest singular components of its change; keep vectors unchanged."""
     flat = {k: (v - before[k]).flatten(1) for k, v in after.items() if v.dim() > 1}
     sent = {LOW_RANK + k: compress_matrix(moved, energy) for k, moved in flat.items()}
     return after.without(*flat) | sent
 
 
 def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
-    """Return a row for each of the largest singular values: its left vector times it, then its right one.
+    """Return a row for each of the largest singular values: value times left vector, then right vector.
 
     They are as many as have more than this share of the sum of squares. Where that would be no smaller,
     the matrix itself is cut into such rows, the last one filled with zeros.
@@ -236,7 +236,7 @@ def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
 
 
 def restore_moves(sent: Tensors, before: Tensors) -> Tensors:
-    """Return the tensors of a reply, with every matrix that was sent as a change of rows."""
+    """Return the tensors of a reply; rebuild each matrix whose change was sent in compressed form."""
     out = dict(sent.without(f"{LOW_RANK}*"))
     with on_one_thread():
         for name, rows in sent.below(LOW_RANK).items():
@@ -246,7 +246,7 @@ def restore_moves(sent: Tensors, before: Tensors) -> Tensors:
 
 
 def restore_matrix(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the matrix of such rows."""
+    """Rebuild a matrix from the rows of ``compress_matrix``."""
     height, width = shape
     if len(rows) * (height + width) < height * width:
         return rows[:, :height].T @ rows[:, height:]

@@ -76,7 +76,8 @@ def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
     rows = rows.double() - rows.double().mean(0)
     values, vectors = torch.linalg.eigh(rows @ rows.T)
     axes = (vectors * values.clamp(min=0).sqrt()).flip(1)[:, :corners]
-    signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # else they are arbitrary
+    # otherwise the eigenvectors' signs are arbitrary
+    signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     scores = torch.zeros(len(rows), corners, dtype=rows.dtype)
     scores[:, : axes.shape[1]] = axes * torch.where(signs == 0, 1.0, signs)
     sizes = torch.linspace(1e-4, 1, 1000, dtype=rows.dtype)
@@ -91,7 +92,7 @@ def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
     return best.float()
 
 
-LEAST_BASE = 1.5  # of the power by which models are chosen: the authors' threshold
+LEAST_BASE = 1.5  # lower limit of the base of powers, as in the authors' code
 
 
 def compute_shares(client: Client) -> Tensor:
@@ -196,7 +197,7 @@ def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
     new = torch.tensor([f"core/{i}" not in client.memory for i in range(len(p) - 1)])
     sizes = p[1:].detach().abs().cpu().double().masked_fill(new, 0)
     with client.apart("wanted"):
-        draws = -(-torch.rand_like(sizes).log()).log()  # of Gumbel's distribution
+        draws = -(-torch.rand_like(sizes).log()).log()  # draws from Gumbel's distribution
     scores = (
         draws + log(base) * sizes
     ).tolist()  # the largest are drawn in proportion to base ** |p|
@@ -207,7 +208,7 @@ def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
 def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: float) -> Tensor:
     """Choose up to ``count`` other clients for each client; return their positions, padded with -1.
 
-    Each choice is the best liked of the remaining clients, with ties broken at random, or, with
+    Each choice is the remaining client with the highest preference, with ties broken at random, or, with
     probability ``chance``, a random one of them.
     """
     n, rows = len(liking), []

@@ -11,7 +11,7 @@ from ...core.tensors import Tensors
 from ...core.training import SGD, Training
 from .distillation import on_one_thread
 
-PREFIX = "mean/"  # of the name of a prototype; its class follows
+PREFIX = "mean/"  # prefix of prototypes; the class follows
 
 
 @dataclass(frozen=True)

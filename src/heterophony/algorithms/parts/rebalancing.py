@@ -86,7 +86,8 @@ AUTO_AUGMENTATIONS: dict[Augmentation, Callable[[Tensor], Tensor]] = {
     "auto_imagenet": partial(augment_auto, policy="imagenet"),
     "auto_svhn": partial(augment_auto, policy="svhn"),
 }
-AUGMENTATIONS: tuple[Augmentation, ...] = ("simple", *AUTO_AUGMENTATIONS)  # that change images
+# augmentations that change images
+AUGMENTATIONS: tuple[Augmentation, ...] = "simple", *AUTO_AUGMENTATIONS
 
 
 SIZE = "fedreg/size"  # the tensor that tells clients the statistic of all sizes
@@ -116,15 +117,15 @@ def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | No
 
 
 def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
-    """Return the statistic of all clients' sizes as a tensor to send, where that is the scope."""
+    """Return the statistic of all clients' sizes as a tensor to send, if the scope is all clients."""
     if scope == "class_nonzero":
         return Tensors()
     sizes = torch.tensor(list(server.samples.values()))
     return Tensors({SIZE: compute_statistic(sizes, threshold)})
 
 
-def compute_target_here(client: Client, threshold: Threshold) -> int:
-    """Compute the target of a client from its counts and what it received from the server."""
+def compute_own_target(client: Client, threshold: Threshold) -> int:
+    """Compute a client's class target from its own counts and what the server sent."""
     return compute_class_target(client.data.counts, threshold, client.received.get(SIZE))
 
 
@@ -154,7 +155,7 @@ def get_balanced_data(
 ) -> Samples:
     """Return the client's balanced set, which is made once and stored."""
 
-    def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
+    def rebalanced(data: ClientData) -> Samples:  # the function's name is part of the seed
         return rebalance(data.train, target, augment, magnitude)
 
     return client.once(rebalanced)

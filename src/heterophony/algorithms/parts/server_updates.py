@@ -65,8 +65,8 @@ def check_one_term(proximal: float, dynamic: float) -> None:
     """Raise ConfigError if both terms are set: a client's correction holds for a dynamic term only."""
     if proximal and dynamic:
         raise ConfigError(
-            f"algorithm.proximal: {proximal:g} beside algorithm.dynamic = {dynamic:g}, which has a"
-            " proximal term of its own; set one of them to 0"
+            f"algorithm.proximal: {proximal:g} cannot be combined with algorithm.dynamic ="
+            f" {dynamic:g}, which has a proximal term of its own; set one of them to 0"
         )
 
 

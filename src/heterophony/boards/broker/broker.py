@@ -25,7 +25,8 @@ from .enrolment import DEFAULT_PORT, Enrolment
 
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.01
-MakeEndpoint = Callable[[str], BrokerEndpoint]  # by name, with a certificate of a few minutes
+# makes an endpoint by name, with a certificate valid for minutes
+MakeEndpoint = Callable[[str], BrokerEndpoint]
 
 
 def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
@@ -42,13 +43,13 @@ def clear_retained(board: str, make_endpoint: MakeEndpoint) -> int:
     own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
         found = list_retained(transport, mark)
-        for topic in found:  # three at most, so the queue has room
+        for topic in found:  # at most three messages, so the queue has room
             transport.publish(topic, b"", retain=True)
     return len(found)
 
 
 def list_retained(transport: MqttTransport, mark: str) -> list[str]:
-    """Return the topics of all messages that arrive before a mark of our own."""
+    """Return the topics of all messages that arrive before a marker message that we publish."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     wait_for_connection(transport, deadline)
     end, found = secrets.token_bytes(16), dict[str, None]()
@@ -189,7 +190,7 @@ class Broker:
             ):
                 return False
             return self.start()[1]
-        except BusyError:  # it is being started, or its port is still in use
+        except BusyError:  # the broker is being started, or its port is still in use
             return False
 
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:

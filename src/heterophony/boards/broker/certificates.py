@@ -17,10 +17,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
 
-CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small boards run late
+CLOCK_TOLERANCE = timedelta(days=1)  # the clocks of small boards may be late
 AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
 
-CLIENT_URI = "urn:heterophony:client:"  # and the name of a client that the board may hold
+CLIENT_URI = "urn:heterophony:client:"  # prefix of the name of a client that the board may hold
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class CertificateStore:
         write_atomically(temporary, certificate.encode(), private=True)
         with translate_disk_errors(path):
             try:
-                path.hardlink_to(temporary)  # of two commands at the same time, one fails
+                path.hardlink_to(temporary)  # if two commands do this at the same time, one fails
             except FileExistsError:
                 raise ConfigError(
                     f"{name} is already enrolled; to replace its file:"

@@ -91,7 +91,7 @@ def format_acl(revoked: Sequence[str]) -> str:
 
 
 LOCK_FILE = "lock"
-TIMEOUT_SECONDS = 15.0  # for a start or a stop, on slow disks and busy machines
+TIMEOUT_SECONDS = 15.0  # time limit to start or stop, generous for slow disks and busy machines
 POLL_SECONDS = 0.02
 
 
@@ -163,7 +163,7 @@ def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            check=False,  # the lock shows whether it started, the log why not
+            check=False,  # the lock shows whether it started; the log says why it did not
         )
     lock.close()  # now only Mosquitto holds it
     return wait_until_answering(folder, server, log_start)

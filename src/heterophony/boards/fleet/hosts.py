@@ -32,7 +32,7 @@ class Board:
     folder: str = "heterophony"  # on the board, below the home
     torch: str = ""  # the version to install, as in 2.8.0; default: by architecture
     memory_mb: int | None = None  # the most that its process may use
-    cpu_percent: int | None = None  # of one core, by systemd
+    cpu_percent: int | None = None  # share of one core, enforced by systemd
     nice: int = 0
     systemd: bool = False
 
@@ -43,7 +43,7 @@ class Fleet:
 
     path: Path
     boards: tuple[Board, ...]
-    address: str = ""  # of the broker, as the boards reach it; default: this machine's
+    address: str = ""  # the broker's address for the boards; default: this machine's
     port: int | None = None
     ssh_config: Path | None = None  # in place of ~/.ssh/config
     index_url: str = ""  # one more package index for wheels

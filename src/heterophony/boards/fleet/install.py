@@ -33,7 +33,7 @@ from .ssh import BoardError, Content, SshRunner, call_board, push_files
 from .steps import BoardFacts
 
 NAME = "heterophony"
-DATE = (2020, 1, 1, 0, 0, 0)  # of all files in it: equal code must be equal bytes
+DATE = (2020, 1, 1, 0, 0, 0)  # date of all files in the wheel, so that equal code gives equal bytes
 SKIPPED_FOLDERS = ("__pycache__",)
 
 
@@ -324,6 +324,6 @@ class Installer:
                 found = "not there" if version is None else f"version {version}"
                 raise BoardError(
                     f"the environment of {board.python} lacks {requirement.name}"
-                    f"{requirement.specifier} ({found}); install it there, or set python to one that"
-                    " is in no environment"
+                    f"{requirement.specifier} ({found}); install it there, or set python to one"
+                    " outside of any environment"
                 )

@@ -116,8 +116,8 @@ def assign(
     return assign_clients(fleet, federation.clients)
 
 
-POLL_SECONDS = 5.0  # between two looks at all boards
-WRONG_CONFIGURATION = 3  # the exit code after which starting again cannot help
+POLL_SECONDS = 5.0  # seconds between two checks of all boards
+WRONG_CONFIGURATION = 3  # exit code after which a restart cannot help
 FLEET_FILE = "fleet.json"
 Say = Callable[[str], None]
 

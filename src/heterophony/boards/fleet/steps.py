@@ -19,11 +19,11 @@ from ..broker.enrolment import select_advertised_address
 from .hosts import Board, Fleet
 from .ssh import PRIVATE, BoardError, Content, SshRunner, call_board, push_files
 
-MACHINES = ("x86_64", "aarch64")  # those PyTorch publishes wheels for
+MACHINES = ("x86_64", "aarch64")  # PyTorch publishes wheels for these
 OLDEST_GLIBC = (2, 28)
 MIN_MEMORY = 600 << 20  # heterophony with a small network needs about 330 MB
 MIN_DISK = 200 << 20
-CLOCK_SECONDS = 60.0  # from here on a wrong clock is mentioned
+CLOCK_SECONDS = 60.0  # a clock that is wrong by more is mentioned
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class BoardFacts:
     memory: int
     memory_free: int
     disk_free: int
-    clock_offset: float  # seconds that its clock is ahead
+    clock_offset: float  # seconds by which its clock is ahead
     temperature: float | None
     cuda: bool
     reaches: bool | None  # whether the broker's port can be reached; None: not tried

@@ -18,9 +18,9 @@ from .message_fields import to_single_line
 from .messages import Assigned, BlobRef, Done, Failed, Message, Rejected, Taken, Want
 from .registry import BoardRegistry, RegisteredBoard
 
-MAX_ATTEMPTS = 3  # before a job is given up
-MESSAGES_PER_JOB = 2  # besides those for chunks: Done, and its repetition
-OutgoingMessages = list[Message | bytes]  # to one board; bytes are encoded chunks
+MAX_ATTEMPTS = 3  # attempts before a job is given up
+MESSAGES_PER_JOB = 2  # outgoing messages besides requests for chunks: Done, and its repetition
+OutgoingMessages = list[Message | bytes]  # messages to one board; bytes are encoded chunks
 
 
 class ReplyRules(Protocol):
@@ -39,7 +39,7 @@ class LostJob(NamedTuple):
     job: Job
     board: str
     why: str
-    diverged: bool  # training left the finite numbers
+    diverged: bool  # training diverged
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Assignments:
         self.taken_ids: set[str] = set()
         self.replies: list[Reply] = []
         self.lost_jobs: list[LostJob] = []
-        self.requested: list[tuple[str, int]] = []  # board and bytes of messages we asked for
+        self.requested: list[tuple[str, int]] = []  # board and size of messages that we requested
 
     # Assign jobs ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
@@ -170,7 +170,7 @@ class Assignments:
         if open_job is None:
             return self.answer_closed_job(done)
         if done.attempt < open_job.assigned.attempt:
-            return []  # that attempt was rejected already
+            return []  # this attempt has already been rejected
         if (size := done.reply.size) > (limit := self.rules.limit_reply_bytes(open_job.job)):
             why = f"{size} bytes, over the limit of {limit}"
             return self.reject_reply(board, open_job, why, now)
@@ -217,7 +217,7 @@ class Assignments:
         self.requested.append((board, len(chunk.data)))
         done, transfer = record.current_transfer
         open_job = self.open_jobs.get(done.id)
-        if open_job is None:  # given up meanwhile
+        if open_job is None:  # the job was given up meanwhile
             return self.start_next_transfer(record, now)
         open_job.resend_timer.reset(now)
         content = transfer.incoming.assemble()
@@ -238,7 +238,7 @@ class Assignments:
         except CodecError as error:
             diverged = isinstance(error, NotFiniteError)
             return self.reject_reply(board, open_job, str(error), now, diverged)
-        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+        except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
         except Exception as error:  # no reply ends the run, whatever it holds
             return self.reject_reply(board, open_job, describe_unexpected_error(error), now)

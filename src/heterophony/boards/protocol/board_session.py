@@ -49,7 +49,7 @@ class JobQueue:
         self.control: Control | None = None
         self.waiting: dict[str, Assigned] = {}
         self.current: Assigned | None = None
-        self.failures: dict[str, Failed] = {}  # of this round
+        self.failures: dict[str, Failed] = {}  # failures of this round, by job id
         self.announcement_timers = {k: ResendTimer(now) for k in reply_store.announcements}
 
     def handle_control(self, control: Control, now: float) -> OutgoingMessages:
@@ -101,7 +101,8 @@ class JobQueue:
         try:
             tensors, average = map(self.decode_blob, (assigned.tensors, assigned.average))
         except CodecError as error:
-            self.record_failure(assigned, error, again=True)  # sent when the server repeats the job
+            # it is sent when the server repeats the job
+            self.record_failure(assigned, error, again=True)
             return None
         self.current = assigned
         return job_codec.make_job(assigned, tensors, average)
@@ -122,7 +123,7 @@ class JobQueue:
             done = Done(
                 assigned.id, assigned.attempt, assigned.t, BlobRef.from_bytes(reply), seconds
             )
-            self.reply_store.put(done, reply)  # before it is announced
+            self.reply_store.put(done, reply)  # must be on disk before it is announced
             self.announcement_timers[assigned.id] = ResendTimer(now)
             out = [done]
         self.current = None
@@ -233,7 +234,8 @@ class BoardSession:
         self.run, self.board, self.session = run, board, session
         self.jobs = JobQueue(reply_store=reply_store, max_blob_bytes=max_blob_bytes, now=now)
         self.control: Control | None = None
-        self.run_id, self.replaced_by = run_id, ""  # of a new run of the same name
+        # replaced_by: id of a new run with the same name
+        self.run_id, self.replaced_by = run_id, ""
         self.hello: Hello | None = None
         self.welcomed = False
         self.refusal_reason = ""  # why the server refuses this board

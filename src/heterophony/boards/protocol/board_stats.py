@@ -10,7 +10,7 @@ from ...runs.events import BoardRound
 from .message_fields import to_single_line
 from .messages import Assigned, Done
 
-MAX_BURST_LINES = 5  # about one subject at once
+MAX_BURST_LINES = 5  # lines about one subject at once
 SECONDS_PER_LINE = 10.0  # after a burst
 
 
@@ -55,7 +55,7 @@ class RateLimitedLog:
 
 
 Interval = tuple[float, float]
-MAX_SPANS = 3000  # of one board in one round; more are counted, not drawn
+MAX_SPANS = 3000  # spans recorded per board and round; more are only counted
 
 
 @dataclass
@@ -64,7 +64,7 @@ class BoardTimeline:
 
     first_want: float | None = None
     last_want: float = 0.0
-    announced: dict[str, float] = field(default_factory=dict)  # by job: when its reply was ready
+    announced: dict[str, float] = field(default_factory=dict)  # job -> when its reply was ready
     jobs: list[tuple[str, str, float, float]] = field(default_factory=list)  # as spans
     train: float = 0.0
     evaluate: float = 0.0
@@ -147,7 +147,7 @@ def measure_union(intervals: Iterable[Interval]) -> float:
 
 
 MAX_REASON_LENGTH = 300  # characters
-MAX_UNADMITTED_BOARDS = 64  # that have counters of their own
+MAX_UNADMITTED_BOARDS = 64  # unadmitted boards with their own counters
 MAX_LISTED_CLIENTS = 12  # in a line of the log
 MAX_REPORTED_SECONDS = 1e9
 
@@ -166,17 +166,17 @@ def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
 class BoardCounters:
     """The counters of one board, or of all unadmitted boards beyond the limit together."""
 
-    admitted: bool = False  # it holds clients of the run
-    state: str = "arriving"  # or expected, here, gone, refused, shut_out
-    since: float | None = None  # in the server's own time
+    admitted: bool = False  # does it hold clients of the run?
+    state: str = "arriving"  # arriving, expected, here, gone, refused or shut_out
+    since: float | None = None  # on the server's clock
     bytes_down: int = 0
     bytes_up: int = 0
-    jobs: int = 0  # whose replies were accepted
-    seconds: float = 0.0  # of work on them, as the board reports
+    jobs: int = 0  # jobs whose replies were accepted
+    seconds: float = 0.0  # seconds of work on these jobs, as reported by the board
     refused: int = 0  # rejected replies and failed jobs
     wrong: int = 0  # invalid messages and refused Hellos
     reconnects: int = 0
-    last_reason: str = ""  # of the last refusal or invalid message
+    last_reason: str = ""  # reason of the last refusal or invalid message
 
     @property
     def problems(self) -> int:
@@ -254,7 +254,7 @@ class BoardStats:
         counters.state, counters.since = "shut_out", self.now
         counters.wrong += 1
         counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
-        # once per enrolled board, so it needs no limit; its flood has used up that of its lines
+        # once per enrolled board, so not limited: the flood has used up the board's allowance
         self.log.lines.append(f"board {board} is shut out: {counters.last_reason}")
         self.record_fact("shut_out", board, why=counters.last_reason)
 

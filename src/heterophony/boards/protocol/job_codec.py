@@ -19,7 +19,7 @@ from ...jobs.plan import Job
 from .message_fields import parse_record
 from .messages import Assigned, BlobRef, ReplyHeader
 
-ASIDE_PREFIX = "aside:"  # of the names of personal tensors, sent only to be measured
+ASIDE_PREFIX = "aside:"  # prefix of personal tensors, which are sent only to measure G
 
 
 def make_assigned(run_id: str, job: Job, tensors: BlobRef, average: BlobRef) -> Assigned:

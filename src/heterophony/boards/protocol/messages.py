@@ -37,7 +37,7 @@ from .message_fields import (
 )
 from .topics import PROTOCOL_VERSION
 
-MAX_RUN_BYTES = 64  # of the name of a run
+MAX_RUN_BYTES = 64  # longest name of a run
 
 
 def encode_frame(content: Mapping[str, Any]) -> bytes:
@@ -85,7 +85,8 @@ def split_run(payload: bytes) -> tuple[str, bytes]:
     return run, payload[end + 1 :]
 
 
-MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # of a message; of a Hello, which lists clients
+# longest message, and longest Hello, which lists clients
+MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10
 MAX_WANTED_CHUNKS = 16  # in one request
 RUN_STATES = ("waiting", "running", "ended")  # in the order in which a server enters them
 
@@ -118,7 +119,8 @@ class ClientSummary:
     data_sha256: Sha256
     shape: Integers
     classes: Count
-    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
+    # type of the stored examples
+    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Control(Message):
     """
 
     run: TopicName
-    run_id: TopicName  # random: a new run of the same name has another
+    run_id: TopicName  # random: a new run with the same name has a different one
     start: Count  # how often the server has started
     state: Annotated[str, one_of(*RUN_STATES)]
     t: Count
@@ -165,7 +167,7 @@ class Status(Message):
     """From a board, retained, and also its last will: whether the board is connected."""
 
     state: Annotated[str, one_of("here", "gone")]
-    session: TopicName  # new at each start of the board
+    session: TopicName  # changes with each start of the board
 
 
 @dataclass(frozen=True)
@@ -174,14 +176,14 @@ class Hello(Message):
 
     max_bytes: ClassVar[int] = MAX_HELLO_BYTES
     session: TopicName
-    start: Count  # of the server it introduces itself to
-    version: Annotated[str, text(64)]  # of heterophony
+    start: Count  # number of the server's start that the Hello is meant for
+    version: Annotated[str, text(64)]  # version of heterophony
     config_sha256: Sha256
     clients: Annotated[
         tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, min_length=1)
     ]
     hardware: TextMap = field(default_factory=dict)
-    folder_id: Annotated[str, text(64)] = ""  # of the folder with its clients' memories
+    folder_id: Annotated[str, text(64)] = ""  # id of the folder with the clients' memories
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class Done(Message):
     attempt: Count
     t: Count
     reply: BlobRefField
-    seconds: Seconds  # that the job took; not in the reply, so that equal work is an equal blob
+    seconds: Seconds  # duration of the job; not in the reply, so that equal work gives equal blobs
 
 
 @dataclass(frozen=True)

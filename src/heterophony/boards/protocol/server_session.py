@@ -123,7 +123,7 @@ class ServerSession:
         except CodecError as error:
             self.stats.record_invalid_message(address.board, error)
             return []
-        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+        except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
         except Exception as error:  # whatever a board sends, it does not end the run
             self.stats.record_invalid_message(address.board, describe_unexpected_error(error))

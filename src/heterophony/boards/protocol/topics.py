@@ -16,8 +16,8 @@ from ...core.files import NAME_PATTERN, NAME_RULE
 PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
 SERVER_NAME = "server"  # the one enrolled name that is not a board
-SERVER_HERE, SERVER_GONE = b"here", b"gone"  # on the server's own topic
-MAINTENANCE_NAME = ".broker"  # of the broker's owner; no board's name begins with a dot
+SERVER_HERE, SERVER_GONE = b"here", b"gone"  # name of the server's own topic
+MAINTENANCE_NAME = ".broker"  # name of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
 CHANNELS: dict[str, Channel] = {name: name for name in get_args(Channel)}

@@ -131,7 +131,7 @@ class Connection:
             self.client.connect(self.max_packet_bytes)
             while self.client.is_open:
                 self.run_once()
-        except Exception as error:  # whatever it is, the next connection is the answer to it
+        except Exception as error:  # after any error, connect again
             self.record_end(str(error) or type(error).__name__)
         finally:
             self.client.close_socket()
@@ -150,7 +150,7 @@ class Connection:
                 if self.owner.subscriptions:
                     self.client.subscribe(self.owner.subscriptions, self.owner.subscription_qos)
         self.close_if_requested()
-        if self.active_since is None or self.outbox.in_flight > 0:  # an answer is due
+        if self.active_since is None or self.outbox.in_flight > 0:  # there is an answer to wait for
             self.watchdog.check()
 
     def send_waiting(self) -> None:
@@ -199,7 +199,7 @@ class Connection:
             self.client.subscribe(self.pending_subscriptions.pop(0), self.owner.subscription_qos)
         elif self.replaced:
             self.record_end(REPLACED_TEXT.format(self.endpoint.identity), refused=True)
-            # by connecting we cancelled the will of a newer process that was killed: leave ours
+            # our connection cancelled the will of a newer process that was killed: leave ours
             self.client.disconnect_with_will()
         else:
             self.active_since = time.monotonic()

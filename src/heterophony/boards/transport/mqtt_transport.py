@@ -22,7 +22,7 @@ class BackoffSettings:
     """Seconds between attempts: ``first``, doubled after each failure, at most ``longest``.
 
     After a refusal (wrong credentials, or another process uses the name), fast retries do not help, and
-    two processes of one name would disconnect each other for ever. So these waits start at
+    two processes with the same name would disconnect each other forever. So these waits start at
     ``first_after_refusal`` and end at ten times that.
     """
 
@@ -58,9 +58,9 @@ class ReconnectBackoff:
         return wait * (1 - fraction)
 
 
-MAX_PACKET_BYTES = 1 << 20  # of one packet
+MAX_PACKET_BYTES = 1 << 20  # longest packet
 INBOX_MESSAGES, INBOX_BYTES = 1024, 64 << 20
-CLOSE_SECONDS = 5.0  # for an orderly end
+CLOSE_SECONDS = 5.0  # time limit for an orderly end
 
 
 class MqttTransport:
@@ -154,7 +154,7 @@ class MqttTransport:
             self._closing.set()
             self._wake()
         self._thread.join(seconds + MAX_POLL_SECONDS)
-        if not self._thread.is_alive():  # else it waits for a network that does not answer
+        if not self._thread.is_alive():  # else it still waits for the network
             self.wake_receiver.close()
             self._wake_sender.close()
 

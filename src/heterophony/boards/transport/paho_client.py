@@ -19,9 +19,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .queues import BrokerEndpoint, OutgoingPacket, Will
 
-SESSION_SECONDS = (
-    3600  # the broker keeps our session so long; a will is sent at its end at the latest
-)
+# the broker keeps our session so long; a will is sent at its end at the latest
+SESSION_SECONDS = 3600
 OWNER_PROPERTY = "link"  # name of the user property that holds the id of the publishing process
 SESSION_TAKEN_OVER = 0x8E
 DISCONNECT_WITH_WILL = 0x04  # the broker publishes the will although we disconnect in order
@@ -102,7 +101,7 @@ class MqttClient:
         )
         self.paho.connect(at.address, at.port, at.keepalive, clean_start=False, properties=options)
         network: Any = self.paho.socket()
-        # else the system holds a small message back until the one before it is acknowledged
+        # otherwise the system delays a small message until the previous one is acknowledged
         network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange_packets(self, wake_receiver: socket.socket, seconds: float) -> None:
@@ -173,7 +172,8 @@ class MqttClient:
             self.callbacks.on_subscribed()
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
-        with suppress(UnicodeDecodeError):  # not a topic of ours; an error would end the connection
+        # not one of our topics; an error would end the connection
+        with suppress(UnicodeDecodeError):
             properties = dict(getattr(message.properties, "UserProperty", ()))
             owner_id = properties.get(OWNER_PROPERTY)
             self.callbacks.on_message(message.topic, bytes(message.payload), owner_id)

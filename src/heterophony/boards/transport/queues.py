@@ -39,9 +39,9 @@ class Will:
     delay: int = 15
 
 
-BURST_UNITS = 4096  # that a sender may use at once
-UNITS_PER_SECOND = 64.0  # at which they come back
-BYTES_PER_UNIT = 8192  # a message costs one unit for each of these that it begins
+BURST_UNITS = 4096  # units that a sender may use at once
+UNITS_PER_SECOND = 64.0  # units that a sender regains per second
+BYTES_PER_UNIT = 8192  # bytes per unit; a started unit counts in full
 MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolled boards only
 
 
@@ -55,7 +55,8 @@ class MessageBudget:
 
     def __init__(self) -> None:
         self.exhausted: set[str] = set()
-        self._units: dict[str, tuple[float, float]] = {}  # by sender: units, and when they counted
+        # sender -> units, and the time of that count
+        self._units: dict[str, tuple[float, float]] = {}
 
     def try_spend(self, sender: str, size: int, now: float) -> bool:
         """Return True if the sender may send this; a sender that exceeds its budget is barred for good."""
@@ -79,7 +80,7 @@ class MessageBudget:
 
 EVENT_SLOTS = 64
 SENDER_SHARE = 4  # one sender has at most a quarter of the messages and bytes
-FindSender = Callable[[str], str]  # by the topic of a message
+FindSender = Callable[[str], str]  # finds the sender from the topic of a message
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
 
 
 PACKET_OVERHEAD = 32  # bytes of a packet besides topic and payload, at most
-MAX_IN_FLIGHT_BYTES = 1 << 20  # sent and not acknowledged; a ping may have to wait behind them
+MAX_IN_FLIGHT_BYTES = 1 << 20  # sent but not acknowledged; a ping may have to wait behind them
 MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty boards
 MIN_COST = 4096  # bytes that a packet counts for at least: this bounds the number of packets
 

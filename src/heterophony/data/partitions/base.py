@@ -26,7 +26,7 @@ class Share:
 
     train: Indices
     test: Indices
-    name: str = ""  # of the client; without one, it is numbered
+    name: str = ""  # the client's name; empty: the client is numbered
     validation: Indices = field(default_factory=lambda: np.empty(0, np.int64))
 
 
@@ -35,7 +35,7 @@ class Terms:
     """The settings that are passed to every partition."""
 
     clients: int
-    train_fraction: float = 0.75  # of each client's examples, unless the partition decides itself
+    train_fraction: float = 0.75  # share of a client's examples, unless the partition decides
     # "merged": partition training and test set as one; "official": the training set, and the test
     # set in the same proportions
     split: SplitMode = "merged"
@@ -115,7 +115,7 @@ def partition_test_set(
     for c, n in enumerate(np.bincount(test, minlength=classes)):
         if held[c].sum():
             cuts[c, 1:] = apportion(int(n), held[c]).cumsum()
-    known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # no client gets the others
+    known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # the other classes go to no client
     return [rows + first for rows in assign_class_pieces(known, cuts, draw)]
 
 

@@ -114,7 +114,7 @@ def draw_consecutive(rows: Indices, n: int | None, draw: np.random.Generator) ->
     return rows[start : start + n]
 
 
-ClassProportions = NDArray[np.float64]  # of one client, for every class
+ClassProportions = NDArray[np.float64]  # a client's share of every class
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class NamedClients:
     """The clients that the data name."""
 
     names: tuple[str, ...]
-    has_split: bool = False  # each of them has its own training and test examples
+    has_split: bool = False  # do clients have their own test examples?
 
 
 NO_CLIENTS = NamedClients(())

@@ -42,8 +42,8 @@ def find_digits_file() -> Path:
 
 
 PHOTOS = ("china", "flower")
-SIDE = 32  # of a patch, in pixels
-ROWS, COLUMNS = 10, 20  # of patches in a photograph
+SIDE = 32  # side of a patch, in pixels
+ROWS, COLUMNS = 10, 20  # patches per photograph
 BANDS = 5  # classes of a photograph
 SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred background
 
@@ -84,14 +84,14 @@ Digests = NDArray[np.uint64]
 
 
 def read_small(read: Callable[[Path | None], Source], name: str, path: Path | None) -> Source:
-    """Read a data set of images, choose some of them, and replace each 2×2 pixels by their mean."""
+    """Read a data set of images, choose some of them, and average each block of 2×2 pixels."""
     source = read(path)
     chosen = choose_listed(source, name) if name in LISTED_IMAGES else draw_images(source)
     return replace(chosen, name=name, x=halve_images(chosen.x))
 
 
 def choose_listed(source: Source, name: str) -> Source:
-    """Choose the images of the packaged list, in its order; without them, draw and remark on it."""
+    """Choose the images in the packaged list, in its order; if some are missing, draw others and add a remark."""
     train, test = load_digests(name)
     listed, found = np.concatenate([train, test]), digest_images(source.x, source.y)
     order = np.argsort(found, kind="stable")
@@ -139,12 +139,12 @@ def draw_images(source: Source) -> Source:
 def draw_rows(
     rng: np.random.Generator, start: int, stop: int, count: int
 ) -> NDArray[np.signedinteger[Any]]:
-    """Draw ``count`` rows between two others, in order; return all if there are no more than that."""
+    """Draw ``count`` of the rows in a range, in order; return all rows if there are not more."""
     return start + np.sort(rng.permutation(stop - start)[:count])
 
 
 def halve_images(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Replace each 2×2 pixels by their mean, rounded; an odd last row or column is left out."""
+    """Average each block of 2×2 pixels, rounded; an odd last row or column is left out."""
     height, width = (side // 2 * 2 for side in x.shape[2:])
     pixels = [x[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
     sums = np.stack(pixels).sum(axis=0, dtype=np.uint16)

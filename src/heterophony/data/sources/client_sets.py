@@ -103,7 +103,7 @@ def read_digit5(path: Path | None = None) -> Source:
     for number, domain in enumerate(DIGIT5_DOMAINS):
         draw = np.random.default_rng(number)
         for part, (x, y), count in zip(
-            parts, read_digits_of(folder, domain), DIGIT5_DRAWN, strict=True
+            parts, read_digit_domain(folder, domain), DIGIT5_DRAWN, strict=True
         ):
             rows = np.sort(draw.permutation(len(y))[:count])
             part.append((to_colour(x[rows]), y[rows].astype(np.int64)))
@@ -122,7 +122,7 @@ def read_digit5(path: Path | None = None) -> Source:
     return name_users(source, domains, str(folder))
 
 
-def read_digits_of(folder: Path, domain: str) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+def read_digit_domain(folder: Path, domain: str) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """Read training and test images of a domain, N×H×W or N×H×W×3, with labels from 0."""
     mats = [load_mat(folder / name) for name in DIGIT5_MATS[domain]]
     where = folder / DIGIT5_MATS[domain][0]
@@ -226,7 +226,7 @@ DOMAINNET_FILES = DatasetFiles(
 
 
 def read_domainnet(path: Path | None = None) -> Source:
-    """Read pictures of objects from those of the six domains that exist in the folder."""
+    """Read pictures of objects from the domains that exist in the folder, at most six."""
     folder = find_or_download(DOMAINNET_FILES, path)
     names: dict[int, str] = {}
     parts: dict[str, list[Picture]] = {"train": [], "test": []}
@@ -315,7 +315,7 @@ PAMAP2_ACTIVITIES = {
     24: "rope jumping",
 }
 PAMAP2_COLUMNS = 54
-PAMAP2_ROWS = 2_872_533  # of the nine files
+PAMAP2_ROWS = 2_872_533  # rows of all nine files
 # of each of three units: acceleration (16 g), rotation, magnetic field; brought to a similar size
 PAMAP2_SIGNALS = [
     base + at + axis for base in (3, 20, 37) for at in (1, 7, 10) for axis in range(3)

@@ -57,7 +57,7 @@ def check_md5(path: Path, md5: str) -> None:
     """Delete a compressed download and raise an error if its content is not the published one."""
     try:
         content = decompress_gzip(path.read_bytes())
-    except (OSError, EOFError, zlib.error):  # not gzip: a login page, half a file
+    except (OSError, EOFError, zlib.error):  # not gzip: for example a login page
         content = b""
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
         path.unlink()
@@ -77,7 +77,7 @@ def download_resumable(url: str, output: str, _pooch: object = None) -> None:
             try:
                 download_rest(url, file, show)
                 break
-            except OSError as error:  # of requests; errors of the disk have an errno
+            except OSError as error:  # those of requests have no errno
                 if error.errno is not None or file.tell() <= before:
                     raise
         file.flush()
@@ -111,7 +111,7 @@ def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], N
     if have:
         headers["Range"] = f"bytes={have}-"
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as response:
-        if response.status_code == 416:  # nothing is missing, or the part is of another file
+        if response.status_code == 416:  # nothing is missing, or the part belongs to another file
             if response.headers.get("Content-Range") != f"bytes */{have}":
                 truncate_file(file)
                 download_rest(url, file, show)
@@ -169,11 +169,11 @@ class DatasetFiles:
     file may have ``.gz`` appended; ``*`` matches any name.
     """
 
-    folder: str  # its folder in a cache
+    folder: str  # name of the folder in a cache
     alternatives: tuple[tuple[str, ...], ...]
     remote_files: tuple[RemoteFile, ...] = ()
-    hint: str = ""  # for error texts: how else to get it
-    system_name: str | None = None  # its folder below SYSTEM_FOLDER
+    hint: str = ""  # shown in errors: how else to get the files
+    system_name: str | None = None  # name of the folder below SYSTEM_FOLDER
 
     def find_in(self, path: Path) -> Path | None:
         """Return the archive, or the folder that holds all files; None if the path has neither."""

@@ -73,7 +73,7 @@ TEST_FOLDERS = ("test", "val")
 class ExampleFiles:
     """A kind of files that hold one example each, in folders by class or by client and class."""
 
-    plural: str  # for messages
+    plural: str  # shown in messages
     suffixes: frozenset[str]
     read: Callable[[list[Path]], NDArray[Any]]
     scale: Scale
@@ -149,7 +149,7 @@ def list_client_folders(path: Path) -> list[Path]:
 
 
 def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Read images of one size: as grey if all are grey, else in colour."""
+    """Read images of equal size: as grey if all are grey, else in colour."""
     headers = [read_image_header(f) for f in files]
     size, grey = headers[0][0], all(g for _, g in headers)
     for file, (other, _) in zip(files, headers, strict=True):
@@ -164,7 +164,7 @@ def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     return x
 
 
-TEXT_LENGTH = 256  # tokens of an example: the bytes of a text, each plus one; 0 pads
+TEXT_LENGTH = 256  # tokens per example: the bytes of a text, each plus one; 0 pads
 
 
 def read_texts(files: list[Path]) -> NDArray[np.int16]:

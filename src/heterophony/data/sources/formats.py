@@ -22,7 +22,7 @@ class Format:
     recognise: Callable[[Path], bool]
     read: Callable[[Path, Request], Source]
     list_clients: Callable[[Path, str | None], NamedClients]
-    accepts: tuple[str, ...] = ()  # of the settings data.classes, data.task and data.users
+    accepts: tuple[str, ...] = ()  # which of data.classes, data.task and data.users apply
 
 
 def find_format(path: Path) -> Format | None:
@@ -33,7 +33,7 @@ def find_format(path: Path) -> Format | None:
 def make_unknown_error(path: Path) -> DataError:
     """Return an error that lists what was looked for in a folder or file of no known format."""
     looked_for = "; ".join(f"{f.name} ({f.looks})" for f in FORMATS if f.looks)
-    return DataError(f"data.name: {path} has none of the known formats. Looked for: {looked_for}")
+    return DataError(f"data.name: {path} is in none of the known formats. Looked for: {looked_for}")
 
 
 def read_npz_file(path: Path, request: Request) -> Source:
@@ -53,7 +53,7 @@ def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
 
 ALL_SETTINGS = ("classes", "task", "users")
 
-# the first that recognises a path reads it
+# the first format that recognises a path reads it
 FORMATS = (
     Format(
         "Hugging Face",

@@ -198,8 +198,8 @@ def fetch_huggingface(name: str) -> Path:
     return Path(import_datasets(name).config.HF_DATASETS_CACHE)
 
 
-SAVED_FILES = ("dataset_dict.json", "state.json")  # of save_to_disk
-LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # of export, and of imagefolder
+SAVED_FILES = ("dataset_dict.json", "state.json")  # written by save_to_disk
+LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # written by export, and by imagefolder
 
 
 def is_saved(path: Path) -> bool:
@@ -219,7 +219,7 @@ def load_saved(path: Path) -> Mapping[str, Any]:
         if path.is_file():
             return get_splits(package.load_dataset("parquet", data_files=str(path)))
         return get_splits(package.load_dataset(str(path)))
-    except Exception as error:  # of Arrow and of the package
+    except Exception as error:  # errors of Arrow and of datasets have many types
         reason = summarise_error(error)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
 
@@ -314,7 +314,7 @@ class JoinedRows:
 
 def is_flower_data(data: object) -> bool:
     """Return True if an object is a partitioner or a ``FederatedDataset`` of flwr-datasets."""
-    # uses the class, as the properties of an object may download the data
+    # look at the class only: properties of the object may download the data
     known = ("num_partitions", "partitioners")
     return hasattr(type(data), "load_partition") and any(hasattr(type(data), k) for k in known)
 
@@ -373,7 +373,7 @@ def load_flower_partitions(data: Any) -> dict[str, list[Any]]:
             split: [partitioners[split].load_partition(i) for i in range(rule.num_partitions)]
             for split, rule in partitioners.items()
         }
-    except Exception as error:  # of a partitioner without a data set, of the hub, of the network
+    except Exception as error:  # the partitioner, the hub and the network raise many types
         raise DataError(f"flwr-datasets: {summarise_error(error)}") from None
     counts = {k: len(v) for k, v in splits.items()}
     if "train" not in splits or not splits.keys() <= {"train", "test"}:

@@ -31,7 +31,7 @@ FMNIST_LABELS = (
 IDX_FILES = tuple(
     f"{p}-{f}-ubyte" for p in ("train", "t10k") for f in ("images-idx3", "labels-idx1")
 )
-FMNIST_MD5 = (  # of the decompressed bytes: Debian and others compress them differently
+FMNIST_MD5 = (  # MD5 of the decompressed bytes, because compressed copies differ
     *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
     *("8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
 )

@@ -248,7 +248,7 @@ def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
         x = np.array(held.x, np.float32)
     except (ValueError, TypeError, OverflowError):
         raise DataError(
-            f"{where}: x must be lists of numbers of one length, names of images, or strings with"
+            f"{where}: x must be lists of numbers of equal length, names of images, or strings with"
             " the next character as y; store other text as numbers in an .npz"
         ) from None
     return x[:, None] if x.ndim == 1 else x
@@ -284,8 +284,8 @@ def parse_labels(user: str, held: UserExamples, task: TaskName) -> NDArray[Any]:
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])
 WINDOW_LENGTH = 80
-TRAIN_FRACTION = 0.9  # of a user's windows; the first ones are for training
-CHARACTER_CODES = np.full(256, ALPHABET.index(" "), np.int8)  # others count as a space
+TRAIN_FRACTION = 0.9  # share of a user's windows for training: the first ones
+CHARACTER_CODES = np.full(256, ALPHABET.index(" "), np.int8)  # other characters count as a space
 CHARACTER_CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
 SHAKESPEARE_FILES = DatasetFiles(

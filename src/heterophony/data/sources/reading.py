@@ -237,7 +237,7 @@ ALLOWED_GLOBALS = {
     ("numpy", "dtype"): DtypeStub,
     ("_codecs", "encode"): encode_latin1,
 }
-for package in ("numpy.core", "numpy._core"):  # of NumPy 1 and 2
+for package in ("numpy.core", "numpy._core"):  # in NumPy 1 and 2
     ALLOWED_GLOBALS[f"{package}.multiarray", "_reconstruct"] = make_array_stub
     ALLOWED_GLOBALS[f"{package}.multiarray", "scalar"] = make_number
 
@@ -281,7 +281,7 @@ def parse_key(key: object) -> str:
 def load_pickled_dict(path: Path, name: str) -> dict[str, Any]:
     """Load the dictionary that ``np.savez(path, name=dictionary)`` stored, without running code.
 
-    An ``.npz`` of plain arrays is such a dictionary itself.
+    An ``.npz`` of plain arrays is read as such a dictionary.
     """
     with open_regular_file(path) as opened, zipfile.ZipFile(opened) as archive:
         members = archive.namelist()

@@ -47,10 +47,10 @@ class NamedDataset:
     about: str
     size: DatasetSize
     read: Callable[[Path | None], Source]
-    files: DatasetFiles | None = None  # None: part of an installed package
+    files: DatasetFiles | None = None  # None: the data are part of an installed package
     training: Training = Training()  # defaults, if the configuration does not set training
     clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if they are few
-    partial: bool = False  # its files usually contain only some of its users
+    partial: bool = False  # usually, the files hold only some of its users
 
     @property
     def available(self) -> bool:
@@ -91,7 +91,7 @@ def read_source(
 
 
 def compare_with_published(source: Source, size: DatasetSize) -> str:
-    """Return one line on how a data set differs from the published one of its name, empty if it does not."""
+    """Describe in one line how a data set differs from the published one; empty if it does not."""
     found, shape = len(np.unique(source.y)), tuple(source.x.shape[1:])
     differences = [
         f"{count:,} {what} instead of {published:,}"
@@ -269,7 +269,7 @@ SOURCES = {
         image_sets.TINYIMAGENET_FILES,
     ),
     "shakespeare": NamedDataset(
-        "plays (LEAF): 80 characters, which of 80 comes next; by speaking role",
+        "Shakespeare's plays (LEAF): predict the character after 80; by speaking role",
         DatasetSize(4_226_158, (80,), 80),  # as LEAF counts its samples
         leaf.read_shakespeare,
         leaf.SHAKESPEARE_FILES,

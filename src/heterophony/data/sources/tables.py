@@ -26,7 +26,7 @@ from .arrays import Request, wrap_arrays
 
 LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31
-MAX_DIGITS = 18  # of a label; far more than there can be classes
+MAX_DIGITS = 18  # longest label; far more than any number of classes needs
 DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
 
@@ -35,13 +35,13 @@ class Table:
     """Named columns of cells, from a file or a frame."""
 
     name: str
-    where: str  # for messages
+    where: str  # shown in messages
     columns: Mapping[str, Sequence[Any]]
-    categorical: frozenset[str] = field(default_factory=frozenset)  # even if they hold numbers
+    categorical: frozenset[str] = field(default_factory=frozenset)  # even if the cells are numbers
 
 
 def is_table(path: Path) -> bool:
-    """Return True if a path has the suffix of a table."""
+    """Return True if a path has the suffix of a file of users' examples: .csv or .tsv."""
     return path.suffix.lower() in DELIMITERS
 
 
@@ -102,7 +102,7 @@ def read_columns(table: Table, request: Request) -> Source:
     names = [name for name in table.columns if name not in (label, client)]
     if not names:
         raise DataError(
-            f"{table.where} has no column to learn from beside '{LABEL}' and"
+            f"{table.where} has no column to learn from besides '{LABEL}' and"
             f" '{request.users or CLIENT}'"
         )
     parsed = [parse_column(n, table.columns[n], table.where, n in table.categorical) for n in names]

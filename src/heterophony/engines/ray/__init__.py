@@ -10,7 +10,7 @@ from ..base import MAX_ATTEMPTS
 RAY_VARIABLES = {  # also read by every process that Ray starts
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray prints a warning per process
-    "RAY_task_oom_retries": str(MAX_ATTEMPTS),  # else Ray retries without end
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning per process
+    "RAY_task_oom_retries": str(MAX_ATTEMPTS),  # otherwise Ray retries endlessly
 }
 os.environ.update(RAY_VARIABLES)

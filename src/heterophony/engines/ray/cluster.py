@@ -35,14 +35,14 @@ from .remote_job import open_temp_folder, remove_temp_folder
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  # the name of a variable
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nobody can connect from outside
 ZERO_COPY_VARIABLE = "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"
-TIMEOUT_SECONDS = 10  # for a cluster to answer, and for its nodes to delete what they hold
+TIMEOUT_SECONDS = 10  # time limit for a cluster to answer, and for its nodes to clean up
 RUNS_PER_CORE = 4  # runs at a time per core of the driver's machine: merging is done there
 
 
 @contextmanager
 def connect_to_cluster(workers: int | None, cluster: Cluster) -> Iterator[None]:
     """Join the cluster, or start one on this machine, which ends with this context."""
-    if ray.is_initialized():  # by ``share_cluster``, or by the user
+    if ray.is_initialized():  # initialised by ``share_cluster`` or by the user
         if get_authentication_mode() != AuthenticationMode.TOKEN:
             raise EngineError("Ray runs without authentication; start it with RAY_AUTH_MODE=token")
         yield
@@ -112,7 +112,7 @@ def start_ray(options: Mapping[str, Any], cluster: Cluster) -> None:
             ray.init(
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
-                # else Ray puts the current folder first on the path of its workers
+                # otherwise Ray puts the current folder first on its workers' path
                 job_config=JobConfig(_client_job=True),
                 **options,
             )

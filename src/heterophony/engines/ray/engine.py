@@ -56,7 +56,7 @@ class Ray(Engine):
         self.workers, self.cluster, self.compute = spec.workers, spec.cluster, spec.compute
         self.run_id = secrets.token_hex(4)
         self.encode = EncodeOnce(encode_tensors)
-        self.remaining_uses = Counter[int]()  # by the id of tensors
+        self.remaining_uses = Counter[int]()  # by the id of the tensors
 
     def __enter__(self) -> Self:
         with ExitStack() as connection:

@@ -128,7 +128,7 @@ class RemoteJob:
     job: Job
     tensors: EncodedTensors
     generic_model: EncodedTensors
-    memory: ByteArray  # the newest in the run's folder that is older than the job's round
+    memory: ByteArray  # the client's newest memory that is older than the job's round
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def write_data_once(folder: Path, bundle: RunBundle, fetch: Fetch) -> None:
                 raise
 
 
-OPEN_RUNS: list[OpenRun] = []  # at most one: the run whose job this process ran last
+OPEN_RUNS: list[OpenRun] = []  # holds at most one run: that of the last job
 
 
 def open_run(

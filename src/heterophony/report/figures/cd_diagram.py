@@ -21,7 +21,7 @@ MEASURES = {
     "G.last10": "G last 10: the generic model",
 }
 LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter of a name; distance of two names
-AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # from the top to the axis; distance of two bars
+AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # distance from the top to the axis, and between two bars
 BlockKey = tuple[int, str]
 
 

@@ -258,7 +258,7 @@ class ClassCopies(NamedTuple):
     label: str
     num_examples: int  # the client's own examples of the class
     num_copies: int  # augmented copies that are added to them
-    images: dict[str, Tensor]  # by augmentation; under ORIGINAL the images that are copied
+    images: dict[str, Tensor]  # by augmentation; ORIGINAL has the images that are copied
 
 
 class AugmentedCopies(NamedTuple):

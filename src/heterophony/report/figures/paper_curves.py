@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ...papers.verdicts import ComparedNumber
 
 
-LINE_INCHES = 0.3  # of a title that takes more lines than one
+LINE_INCHES = 0.3  # height of each further line of a title
 VERDICT_COLORS = {
     "within noise": PALETTE[0],
     "better": PALETTE[2],
@@ -294,7 +294,7 @@ ROUND_FIGURES = {
     "difference": draw_model_difference,
     "participation": draw_participation,
 }
-LETTERS_PER_INCH = 8  # of a title
+LETTERS_PER_INCH = 8  # in a title
 
 
 def draw_paper_figure(

@@ -106,7 +106,7 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
             )
             points.append(point)
     for i, point in enumerate(points):
-        # of points at the same place, the lower ones are larger: rings around the topmost
+        # points at the same place become rings: the lower ones are larger
         above = sum(np.hypot(point.x - p.x, point.y - p.y) < SAME_PLACE for p in points[i + 1 :])
         axes.plot(point.x, point.y, "o", markersize=9 + 5 * min(3, above), color=point.color)
     axes.set(title="P against G, last 10", xlabel="G last 10 (± std)", ylabel="P last 10 (± std)")
@@ -212,7 +212,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
             smooth = compare_over_rounds(runs, base, measure, SMOOTHING)
             draw_difference_panel(axes, raw, smooth, names)
             axes.set_title(MEASURE_TITLES[measure])
-            axes.set_ylabel(f"difference to {base}, points")
+            axes.set_ylabel(f"difference from {base}, points")
         figure.supxlabel(describe_lines(panels), fontsize=10, color=TEXT_COLOR)
     return figure
 

@@ -21,7 +21,7 @@ from ...results.runs import Curve
 # Distinguishable with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # after all colours of the palette are used once
-LINE_WIDTH = 1.7  # of curves
+LINE_WIDTH = 1.7  # width of curves
 TEXT_COLOR, MUTED_COLOR, GRID_COLOR = "#222222", "#666666", "#DDDDDD"
 HEATMAP_COLORMAP = LinearSegmentedColormap.from_list(
     "heatmap", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]
@@ -154,7 +154,7 @@ def set_percent_axes(axes: Axes, *directions: str) -> None:
 
 def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
     """Put ticks only at whole numbers, for axes of rounds and clients."""
-    # with the default of two ticks, a range with one whole number in it would get fractions
+    # at least two ticks, the default, would put fractions on a range with a single whole number
     axis.set_major_locator(MaxNLocator(about, integer=True, min_n_ticks=1))
 
 
@@ -244,7 +244,7 @@ def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
     return compute_cluster_bottom(cluster, gap) + gap * (len(cluster) - 1)
 
 
-COINCIDING_FRACTION = 0.004  # of the panel's height; lines that are closer cover each other
+COINCIDING_FRACTION = 0.004  # as a fraction of the panel's height; closer lines cover each other
 STRIPE_WIDTHS = 5.0  # length of a stripe, in widths of the line
 
 

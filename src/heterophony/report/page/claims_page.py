@@ -25,44 +25,45 @@ EMPHASIS = re.compile(r"\*([^*]+)\*")  # in Markdown
 DECIDED_TITLE = "What is decided"
 JUDGED_TITLE = "How claims are judged"
 INTRODUCTION = (
-    "The orderings that the tables of these works print (which row is best, what falls or rises with what),"
-    " and their claims in words; what was printed, and what our runs show. Claims that rest on the same"
-    " comparison of the same settings, as a paper repeats its thesis, are one *finding*; so are a claim and"
-    " all its parts. Findings are counted, claims are listed."
+    "Every claim of these works: the orderings that their tables show (which row is best, what falls or"
+    " rises with what) and the claims in their texts, each with what was printed and what our runs show."
+    " A *finding* is a group of claims that rest on the same comparison of the same settings, because a"
+    " paper repeats its thesis; a claim and its parts are one finding, too. Findings are counted, claims are"
+    " listed."
 )
 EXPLANATION = (
-    "Differences are paired by seed, with intervals over the seeds; the difference shown is the smallest of"
-    " those that a claim compares. Over the rounds it is paired by seed and round.",
-    "Only runs of a paper's own setting, the full scale, say that a claim *holds* or *does not hold*. The"
-    " medium scale has fewer images, a smaller net, fewer rounds and, where clients have fewer images, larger"
-    " learning rates: there a claim is *seen at medium scale* or *not seen at medium scale*, which says nothing"
-    " certain about the paper's setting. In the one comparison that exists at both scales"
-    " with equal work, FedReG's G against FedAvg's, they differ even in sign.",
-    "A claim is seen if the intervals of all its differences are on the claimed side, and not seen if one is"
-    " on the other side, even while rows are missing. It is *undecided* if they include 0, if rows are missing,"
-    " or if there is one seed, which decides nothing. Where a claim names a margin, that counts in place of 0."
-    " *Under condition …* means: with some settings, and not with all.",
+    "Differences are paired by seed, with intervals over the seeds. If a claim compares several, the smallest"
+    " one is shown. Over the rounds, it is paired by seed and round.",
+    "Only runs of a paper's own setting, the full scale, can show that a claim *holds* or *does not hold*. The"
+    " medium scale has fewer images, a smaller net, fewer rounds and, if clients have fewer images, larger"
+    " learning rates. There, a claim is *seen at medium scale* or *not seen at medium scale*, which proves"
+    " nothing about the paper's setting. In the only comparison that was run at both scales with equal work,"
+    " FedReG's G against FedAvg's, the two scales differ even in sign.",
+    "A claim is seen if the intervals of all its differences are on the claimed side. It is not seen if one"
+    " of them is on the other side, even if rows are missing. It is *undecided* if intervals include 0, if"
+    " rows are missing, or if there is only one seed. If a claim names a margin, the margin replaces 0."
+    " *Under condition …* means: with some settings, but not with all.",
     "The paper's own rule (such as the best round) decides. The mean over the last ten evaluations is shown"
-    " beside it, and where it decides otherwise, that is said. Intervals are 95 % in all, corrected"
-    " (Bonferroni) for what was looked at: an interval that refutes for the comparisons of the finding times"
-    " the settings times the rules, one that confirms for the settings times the rules, as all comparisons"
-    " must be confirmed. Nothing is corrected for the number of findings.",
-    "*Not yet trained*: below full scale a cell counts only if FedAvg with its settings has learned. It must"
-    " have settled (over the last fifth of the rounds the line through its G neither rises nor falls beyond"
-    " noise) and reach 0.8 of what the same net learns from the same images in one place, in as many passes."
-    " Otherwise the claim is not yet trained, whatever its interval says"
+    " as well, and a different decision by it is mentioned. The level is 95 %, with a Bonferroni correction:"
+    " intervals that refute a claim are corrected for the number of comparisons of the finding, settings and"
+    " rules; intervals that confirm it for the number of settings and rules, because all comparisons must be"
+    " confirmed. There is no correction for the number of findings.",
+    "*Not yet trained*: below full scale, a cell counts only if FedAvg has learned with its settings. This"
+    " means that its G has settled (the line through the last fifth of the rounds neither rises nor falls"
+    " beyond noise) and reaches 0.8 of the accuracy of the same net after centralised training on the same"
+    " images with as many epochs. Otherwise the claim is not yet trained, whatever its interval is"
     " (`heterophony reproduce centralised --scale medium`).",
-    "*Equal work* is a control of ours, which no paper claims: it is shown, and decides nothing. Where a table"
-    " deals the data once for all seeds, as FedReG's do, intervals say nothing about other partitions."
-    " *Stand-in data* are CIFAR-10 in place of CIFAR-100 and Tiny ImageNet, at medium scale, where these were"
-    " not at hand: such runs are shown, and decide nothing.",
-    "Claims about attacks are judged by privacy audits instead: differences are in dB, at equal training"
-    " loss, which is reached after a few rounds: no further training is asked of them. Three attackers are"
-    " looked at: two do not know the personal parameters, and use freshly drawn ones (*fresh*) or those of"
-    " before the first round (*initial*) for every algorithm alike; the third knows them (*known*).",
-    "The column *to decide* is what it takes to decide a claim with five seeds, at medium and at full scale,"
-    " on cores of 90 GFLOP/s, given the data: estimated from the arithmetic, to a factor of two. –: at"
-    " medium scale other data stand in (Tiny ImageNet), which cannot decide the claim.",
+    "*Equal work* is our own control, which no paper claims: it is shown, but decides nothing. If a table"
+    " uses one partition for all seeds, as FedReG's tables do, intervals say nothing about other partitions."
+    " *Stand-in data*: at medium scale, CIFAR-10 replaces CIFAR-100 and Tiny ImageNet if these were not"
+    " available. Such runs are shown, but decide nothing.",
+    "Claims about attacks are judged by privacy audits instead. Differences are in dB, at equal training"
+    " loss; a few rounds reach this loss, and no more training is required. There are three attackers: two"
+    " do not know the personal parameters, and use newly drawn ones (*fresh*) or the initial ones (*initial*)"
+    " for every algorithm; the third knows them (*known*).",
+    "The column *to decide* estimates the cost of deciding a claim with five seeds, at medium and at full"
+    " scale, on cores of 90 GFLOP/s with the data at hand; it is right to a factor of two. –: at medium scale"
+    " other data stand in (Tiny ImageNet), which cannot decide the claim.",
 )
 
 

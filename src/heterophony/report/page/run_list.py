@@ -119,7 +119,7 @@ def read_listed_run(run: Path) -> ListedRun:
     listed = ListedRun(read_run_progress(run), read_run_overview(run))
     try:
         dump_safe_json(build_row(listed, running=True))
-    except Exception:  # of numbers that no run has; the other runs are shown all the same
+    except Exception:  # an impossible number; the other runs are shown anyway
         return ListedRun(RunProgress(run, "damaged"), RunOverview())
     return listed
 

@@ -25,7 +25,7 @@ from ...runs.events import select_rounds
 from ...runs.run_index import read_json_lines
 
 MAX_CURVE_POINTS = 30_000  # in all curves of runs together; keeps the page under 2 MB
-Curves = dict[str, list[list[float]]]  # by measure, points of round and accuracy or loss
+Curves = dict[str, list[list[float]]]  # points (round, accuracy or loss) by measure
 CurvesByKind = dict[str, Curves]
 
 
@@ -135,7 +135,7 @@ def average_last_ten(group: Sequence[Run], measure: str) -> Cell:
     return Cell(spread.mean, spread.std)
 
 
-MAX_POINTS = 500  # of one curve
+MAX_POINTS = 500  # limit for one curve
 
 
 def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class View:
     rows: list[RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
     boards: BoardStatuses = field(default_factory=dict)
-    running: frozenset[Path] = frozenset()  # of a run list: runs that a process works on
+    running: frozenset[Path] = frozenset()  # in a run list: the runs that a process works on
     message_parts: tuple[bytes, ...] = ()  # everything but the boards; the boards
 
     @property

@@ -88,7 +88,7 @@ def can_connect(address: str, port: int) -> bool:
 
 
 PIECE = 1 << 20
-SPARE_BYTES = 16 << 20  # that must stay free
+SPARE_BYTES = 16 << 20  # disk space kept free
 
 
 def list_missing(request: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def change_address(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-MARKER = "installed.json"  # what was installed last, in the folder of the environment
+MARKER = "installed.json"  # record of the last installation, in the environment's folder
 
 
 def describe_environment(request: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def run(words: list[str], what: str) -> None:
 
 
 def last_line(text: str) -> str:
-    """Return the most informative line: pip prints its errors before its hints."""
+    """Return the line that explains most: pip prints its errors before its hints."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "OSError", "error"))]
     return (errors or lines or ["it printed nothing"])[-1][:300]

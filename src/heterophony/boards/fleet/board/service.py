@@ -32,7 +32,7 @@ def start_unit(request: dict[str, Any]) -> dict[str, Any]:
     control("daemon-reload")
     control("enable", "--quiet", path.name)
     control("restart", path.name)
-    if shutil.which("loginctl"):  # else it ends with our SSH session
+    if shutil.which("loginctl"):  # otherwise it would end with our SSH session
         subprocess.run(["loginctl", "enable-linger"], capture_output=True, check=False)
     return {"changed": True}
 
@@ -228,6 +228,6 @@ def main() -> None:
         answer = {"problem": str(problem)}
     except OSError as error:
         answer = {"problem": describe_os_error(error)}
-    except Exception as error:  # whatever it is, the line names the board
+    except Exception as error:  # report any error in a line that names the board
         answer = {"problem": f"{request['action']} failed: {error!r}"}
     print(json.dumps(answer))
