@@ -383,6 +383,7 @@ def test_rows_of_whole_numbers_are_read_as_characters():
         == choose_default_model((80,), torch.int64)
         == "charlstm"
     )
+    assert choose_default_model((80,), torch.int64, characters=False) == "text_tiny"
     assert (
         choose_default_model((80,), torch.uint8)
         == choose_default_model((80,), torch.float64)

@@ -484,9 +484,35 @@ def test_a_text_is_the_row_of_its_first_bytes_plus_one(tmp_path):
     assert bytes(int(t) - 1 for t in long) == ("Größe zählt! " * 40).encode()[:256]
 
 
+def run_once(federation, **how):
+    training = hp.Training(steps=1, batch=4)
+    return hp.run("fedavg", federation, rounds=1, progress=False, training=training, **how)
+
+
 def test_texts_train_a_transformer(tmp_path):
     folder = write_texts(tmp_path / "mail", ("ann", "bob"))
     federation = hp.federate(str(folder))
-    result = hp.run("fedavg", federation, model="text_tiny", rounds=1, progress=False)
+    result = run_once(federation)
     assert list(federation.train) == ["ann", "bob"]
     assert result.G.last is not None
+    assert result.model_sha256 == run_once(federation, model="text_tiny").model_sha256
+
+
+def test_rows_of_whole_numbers_are_tokens_and_others_are_explained():
+    y = np.arange(40) % 4
+    for high, model in ((4, "charlstm"), (5, "text_tiny"), (32_000, "text_tiny")):
+        x = np.random.default_rng(0).integers(0, high, (40, 6))
+        x[0, :2] = 0, high - 1
+        made = hp.federate((x, y), clients=4, partition="iid")
+        result = run_once(made)  # all clients are evaluated in one block
+        assert f'name = "{model}"' in (result.folder / "config.toml").read_text()
+    found = "cannot read the examples, which are whole numbers from"
+    for wrong, model, words in (
+        (x, "charlstm", "charlstm predicts the next .* from 0 to 31999 and there are 4 classes"),
+        (x, "mlp", f"mlp {found} 0 to 31999; store images as bytes"),
+        (x - 1, None, f"text_tiny {found} -1 to 31998;"),
+        (x.reshape(40, 2, 3), None, f"mlp {found} 0 to 31999;"),
+    ):
+        made = hp.federate((wrong, y), clients=4, partition="iid")
+        with pytest.raises(ConfigError, match=words):
+            run_once(made, **({} if model is None else {"model": model}))

@@ -147,6 +147,14 @@ def test_padding_does_not_change_what_text_tiny_computes():
     assert torch.equal(net(text), before)
 
 
+def test_large_tokens_share_embeddings_with_others_but_not_with_the_padding():
+    with seeded("init"):
+        net = get_model_builder("text_tiny")((3,), 4, 1).eval()
+    few, many = torch.tensor([[1, 1023, 0]]), torch.tensor([[1024, 2046, 0]])
+    assert torch.equal(net(few), net(many))
+    assert not torch.equal(net(few), net(torch.tensor([[1, 2, 0]])))
+
+
 def test_digitsnet_is_small():
     net = get_model_builder("digitsnet")(DIGITS, 10, 1)
     assert size(net) == 160 + 4_640 + 8_256 + 650

@@ -27,7 +27,12 @@ from ..data.sources import read_source
 from ..data.transforms import build_skew
 from ..jobs.plan import Plan, describe_selection
 from ..jobs.trials import check_merge
-from ..models import get_default_head_depth, get_model_builder
+from ..models import (
+    MODEL_DESCRIPTIONS,
+    TOKEN_MODELS,
+    get_default_head_depth,
+    get_model_builder,
+)
 from ..population.attacks import Attack, Faults, check_participation
 from ..population.availability import Speeds
 from ..population.participation import Participation, Poisson, RandomParticipation
@@ -237,6 +242,7 @@ class Config:
     def try_net(self, name: str, build: Callable[[], Net], federation: Federation) -> None:
         """Build a net once, so that a mistake is reported here rather than by a worker."""
         check_model_task(name, federation.task)
+        check_model_input(name, federation)
         with seeded(self.top.seed, "init"):  # leaves the state of torch's generator unchanged
             build()
 
@@ -246,7 +252,7 @@ class Config:
         if model.group is not None:
             return replace(self, model=model)
         name = model.name or choose_default_model(
-            federation.shape, federation.x.dtype, federation.task
+            federation.shape, federation.x.dtype, federation.task, has_characters(federation)
         )
         depth = self.model.head_depth or self.algorithm.head_depth
         depth = depth or get_default_head_depth(get_model_builder(name))
@@ -393,15 +399,53 @@ def choose_default_model(
     shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     task: TaskName = "classification",
+    characters: bool = True,
 ) -> str:
-    """Choose a model by the task and by an example's shape and type; integer rows count as text."""
+    """Choose a model by the task and by an example's shape and type; integer rows count as text.
+
+    ``characters`` tells whether the numbers in such a row are those of the classes.
+    """
     if task == "sequence":
         return "tokenlstm"
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
-        return "charlstm"
+        return "charlstm" if characters else "text_tiny"
     if len(shape) == 3 and min(shape[1:]) >= 16:
         return "convnet"
     return "digitsnet" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"
+
+
+def check_model_input(model: str, federation: Federation) -> None:
+    """Raise ConfigError if a named model cannot read such whole numbers."""
+    name = model.partition("@")[0]
+    if name not in MODEL_DESCRIPTIONS or not has_whole_numbers(federation):
+        return
+    low, high = federation.value_range
+    found = f"whole numbers from {low} to {high}"
+    if name not in TOKEN_MODELS or low < 0:
+        raise ConfigError(
+            f"model.name: {model} cannot read the examples, which are {found}; store images as bytes"
+            " (x.astype(np.uint8)) and other numbers as floats (x.astype(np.float32)); only rows of"
+            " tokens, from 0, stay integers"
+        )
+    if name == "charlstm" and high >= federation.classes:
+        raise ConfigError(
+            f"model.name: {model} predicts the next of the characters that it reads, but the examples"
+            f" are {found} and there are {federation.classes} classes; use text_tiny"
+        )
+
+
+def has_whole_numbers(federation: Federation) -> bool:
+    """Return True if the examples are integers other than bytes."""
+    dtype = federation.x.dtype
+    return not dtype.is_floating_point and dtype != torch.uint8
+
+
+def has_characters(federation: Federation) -> bool:
+    """Return True if the examples are integers that number classes, as where the label is the next character."""
+    if not has_whole_numbers(federation):
+        return False
+    low, high = federation.value_range
+    return low >= 0 and high < federation.classes
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:

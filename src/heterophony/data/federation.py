@@ -99,6 +99,14 @@ class Federation:
         """The number of classes, or of labels, tokens or targets in other tasks."""
         return len(self.labels)
 
+    @cached_property
+    def value_range(self) -> tuple[float, float]:
+        """The smallest and the largest value of all examples, as stored; 0 and 0 if there are none."""
+        if not self.x.numel():
+            return (0, 0)
+        low, high = torch.aminmax(self.x)
+        return (low.item(), high.item())
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example."""

@@ -200,8 +200,12 @@ class BlockEvaluation:
         )
 
     def draw_samples(self) -> Samples:
-        shape, draw = self.plan.federation.shape, torch.Generator().manual_seed(0)
-        x = torch.rand((BLOCK_ROWS, *shape), generator=draw).mul_(2).sub_(1)
+        """Return random examples or, if the data are tokens, the first examples, repeated."""
+        stored, draw = self.plan.federation.x, torch.Generator().manual_seed(0)
+        if stored.dtype == torch.uint8 or stored.is_floating_point():
+            x = torch.rand((BLOCK_ROWS, *stored.shape[1:]), generator=draw).mul_(2).sub_(1)
+        else:
+            x = stored[torch.arange(BLOCK_ROWS) % len(stored)]
         return Samples(x, torch.zeros(BLOCK_ROWS))
 
     def has_bits_alone(self, samples: Samples, rows: range, whole: Sequence[Tensor]) -> bool:

@@ -33,10 +33,11 @@ MODEL_DESCRIPTIONS = {
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
-    "text_tiny": "a transformer of two layers over token numbers (integers below 1024; 0 pads)",
+    "text_tiny": "a transformer of two layers over token numbers (integers; 0 pads, and those from 1024 on share the embeddings of others)",
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
     "vit_tiny": "a vision transformer of four layers of 64, patches of 4x4",
 }
+TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is a row of tokens
 NET_GROUPS = {  # lists of nets for clients that differ: model.groups
     "cnn-3": ("smallcnn", "convnet_small", "digitsnet"),
     "cnn-5": ("smallcnn", "convnet_small", "digitsnet", "pfakd_fmnist", "convnet"),

@@ -60,7 +60,7 @@ def tokenlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 WIDTH, HEADS, DEPTH = 64, 4, 4  # width of the layers; their feed-forward parts are twice as wide
 PATCH = 4  # side of a patch, in pixels
-VOCABULARY = 1024  # tokens that ``text_tiny`` knows; token 0 pads
+VOCABULARY = 1024  # embeddings of ``text_tiny``; token 0 pads, larger tokens share those below
 
 
 class SelfAttention(nn.Module):
@@ -133,6 +133,8 @@ class TextEncoder(nn.Module):
                 "model.name: text_tiny reads token numbers (integers), not scaled ones"
             )
         tokens = tokens.long()
+        shared = 1 + (tokens - 1) % (VOCABULARY - 1)  # the hashing trick; 0 stays for padding
+        tokens = torch.where(tokens < VOCABULARY, tokens, shared)
         known = (tokens != 0) | (tokens == 0).all(
             1, keepdim=True
         )  # so that an empty text has a mean, too

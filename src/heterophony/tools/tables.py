@@ -33,7 +33,7 @@ from ..data.federation import Federation
 from ..engines.base import Serial
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Plan
-from ..models import find_model_name, get_default_head_depth, get_model_builder
+from ..models import TOKEN_MODELS, find_model_name, get_default_head_depth, get_model_builder
 from ..models.convnets import convnet
 from ..population.participation import Uniform
 from ..runs.loop import run_round
@@ -83,7 +83,6 @@ def describe_personal_parameters(cls: type[Algorithm]) -> str:
 
 # shapes of an example, on which names do not depend
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
-TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # models whose examples are rows of tokens
 
 
 class NamedTensor(NamedTuple):
