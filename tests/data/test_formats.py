@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -303,6 +304,34 @@ def test_shakespeare_in_a_folder_of_leaf_is_text(tmp_path):
     assert (made.x.shape, len(made.labels), made.official) == ((6, 80), 80, 3)
 
 
+def test_a_folder_of_leafs_repository_is_its_data(tmp_path, monkeypatch):
+    folder = tmp_path / "synthetic"
+    write_leaf(folder / "data")
+    (folder / "meta").mkdir()
+    (folder / "meta" / "split_seed.txt").write_text("1")
+    (folder / "preprocess.sh").write_text("")
+    assert hp.federate(folder).sha256 == hp.federate(folder / "data").sha256
+    monkeypatch.chdir(folder)
+    assert read_source(".").name == "synthetic"
+    assert refused(read_source, "meta").startswith("data.name: meta has none of the known formats")
+
+
+def test_tweets_of_sent140_are_texts(tmp_path):
+    folder = tmp_path / "sent140"
+    for part, texts in (("train", ["is sad", "@x thanks!"]), ("test", ["ok"])):
+        x = [["14678", "Mon Apr 06", "NO_QUERY", "ann", text] for text in texts]
+        held = {"x": x, "y": [1, 0][: len(x)]}
+        (folder / part).mkdir(parents=True)
+        content = {"users": ["ann"], "num_samples": [len(x)], "user_data": {"ann": held}}
+        (folder / part / "a.json").write_text(json.dumps(content))
+    made = read_source(str(folder))
+    assert (made.x.shape, made.official, made.y.tolist()) == ((3, 256), 2, [1, 0, 1])
+    assert bytes(int(t) - 1 for t in made.x[0, :6]) == b"is sad"
+    x[0].pop()
+    (folder / "test" / "a.json").write_text(json.dumps(content))
+    assert "user 'ann': x must be lists of numbers" in refused(read_source, str(folder))
+
+
 def write_reddit(folder: Path) -> Path:
     """Write comments as LEAF's preprocess.py does: lists of tokens, padded; all three parts say all numbers."""
     rows = {"train": ["<BOS> hello you <EOS> <PAD>"], "test": ["<BOS> hello all <EOS> <PAD>"]}
@@ -413,6 +442,18 @@ def test_folders_of_images_by_client_are_clients(tmp_path):
         f"{tmp_path / 'split' / 'webcam'} has no test images, but other clients have; give"
         " them to all clients or to none"
     )
+
+
+def test_a_folder_with_one_class_is_explained(tmp_path):
+    for folder, plural in (
+        (write_images(tmp_path / "images", ("",)), "images"),
+        (write_texts(tmp_path / "texts", ("",)), "texts"),
+    ):
+        shutil.rmtree(sorted(folder.iterdir())[0])
+        said = (
+            f"{folder}: all {plural} are in one folder, '{next(folder.iterdir()).name}'; there must"
+        )
+        assert refused(read_source, str(folder)).startswith(said)
 
 
 def test_examples_without_values_are_refused_in_one_line(tmp_path):

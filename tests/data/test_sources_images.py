@@ -187,7 +187,7 @@ def test_train_and_test_with_a_folder_per_class(tmp_path, test):
 
 def test_grey_among_colour_becomes_colour(tmp_path):
     saved(tmp_path / "a" / "1.png", picture(1, 5, "L"))
-    saved(tmp_path / "a" / "2.png", picture(2, 5))
+    saved(tmp_path / "b" / "2.png", picture(2, 5))
     made = read_source(str(tmp_path))
     assert made.x.shape == (2, 3, 5, 5)
     assert np.array_equal(made.x[0, 0], made.x[0, 2])

@@ -107,6 +107,11 @@ class ExampleFiles:
         """Read all files below a folder, with the names of their folders as classes."""
         train, test = self.list_train_and_test(path)
         x, y, labels = self._read_labelled([*train, *test])
+        if len(labels) < 2:
+            raise DataError(
+                f"{path}: all {self.plural} are in one folder, '{labels[0]}'; there must be a folder for"
+                " each class"
+            )
         return Source(path.name, x, y, self.scale, labels, len(train) if test else None)
 
     def read_by_client(self, path: Path) -> Source:

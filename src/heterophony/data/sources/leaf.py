@@ -1,4 +1,4 @@
-"""LEAF's JSON files, with Shakespeare, CelebA and Reddit: ``users``, ``num_samples`` and ``user_data``."""
+"""LEAF's JSON files, of every task: ``users``, ``num_samples`` and ``user_data``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...core.tasks import IGNORED_TOKEN
 from ..source import Source, check_client_name, decide_classes
 from .arrays import NamedClients, Request, wrap_arrays
 from .download import DatasetFiles, find_or_download
-from .folder import IMAGE_SUFFIXES, decode_image, read_image_file
+from .folder import IMAGE_SUFFIXES, decode_image, encode_texts, read_image_file
 
 KEYS = ("users", "num_samples", "user_data")
 
@@ -95,16 +95,22 @@ def compact_numbers(x: list[Any]) -> Any:
 
 
 def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """List the files of training and test examples; without test files, all count as both."""
-    train, test = (sorted((path / part).glob("*.json")) for part in ("train", "test"))
-    if train and test:
-        return train, test
-    places = (path, path / "all_data")
+    """List the files of training and of test examples, here or in LEAF's folder ``data``.
+
+    Without a split, all files are the first list.
+    """
+    for place in (path, path / DATA_FOLDER):
+        train, test = (sorted((place / part).glob("*.json")) for part in ("train", "test"))
+        if train and test:
+            return train, test
+    places = (path, path / "all_data", path / DATA_FOLDER / "all_data")
     return next(filter(None, (sorted(p.glob("*.json")) for p in places)), []), []
 
 
 FEMNIST_PIXELS, FEMNIST_SHAPE = 784, (1, 28, 28)
+DATA_FOLDER = "data"  # of a data set in LEAF's repository
 IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # below the folder or beside it
+TWEET_COLUMNS = 5
 IMAGE_SIDE = 84  # as LEAF's own models resize CelebA
 HEAD_BYTES = 1 << 16
 
@@ -240,10 +246,12 @@ def is_next_character(held: UserExamples) -> bool:
 
 
 def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
-    """Convert one user's examples: lists of numbers, or names of images."""
+    """Convert one user's examples: lists of numbers, names of images, or the tweets of Sent140."""
     where = f"{held.file}: user '{user}'"
     if all(isinstance(v, str) for v in held.x):
         return read_named_images(path, held.x, where)
+    if is_tweet(held.x[0]) and all(map(is_tweet, held.x)):
+        return encode_texts([tweet[-1] for tweet in held.x])
     try:
         x = np.array(held.x, np.float32)
     except (ValueError, TypeError, OverflowError):
@@ -254,6 +262,11 @@ def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
     return x[:, None] if x.ndim == 1 else x
 
 
+def is_tweet(x: Any) -> bool:
+    """Return True if an example is a row of Sent140: number, date, query, user and text."""
+    return isinstance(x, list) and len(x) == TWEET_COLUMNS and all(isinstance(v, str) for v in x)
+
+
 def read_named_images(path: Path, names: Sequence[str], where: str) -> NDArray[np.uint8]:
     """Read the images that CelebA's examples name."""
     if any(Path(n).suffix.lower() not in IMAGE_SUFFIXES or Path(n).name != n for n in names):
@@ -261,7 +274,8 @@ def read_named_images(path: Path, names: Sequence[str], where: str) -> NDArray[n
             f"{where}: x is text, but neither names of images nor strings with the next character as"
             " y; store it as numbers in an .npz"
         )
-    folders = [base / f for base in (path, path.parent) for f in IMAGE_FOLDERS]
+    bases = (path, path / DATA_FOLDER, path.parent)
+    folders = [base / f for base in bases for f in IMAGE_FOLDERS]
     at = next((f for f in folders if (f / names[0]).is_file()), None)
     if at is None:
         raise DataError(f"{where}: there is no {names[0]}; put the images into {folders[0]}")

@@ -78,6 +78,7 @@ def read_source(
         remark = "" if known.partial else compare_with_published(source, known.size)
         return replace(source, remark=source.remark or remark)
     at = Path(name).expanduser()
+    at = at if at.name.strip(".") else at.resolve()  # "." has no name
     if (known_format := find_format(at)) is not None:
         return known_format.read(at, request)
     if at.exists():
