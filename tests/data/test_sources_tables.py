@@ -61,6 +61,10 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
             "row 2, column 'age': 'two' is not a number, as most",
         ),
         (["age,bmi,label", "1,,0", "2,NA,1"], "column 'bmi': all values are missing; leave out"),
+        (
+            [",age,label", "0,1,0", "1,2,1"],
+            "column 1 has no name; if it is the index of a frame, store",
+        ),
         (["age,label", "1,0", "2,"], "row 2: the label is missing; remove the row"),
         (
             ["age,label", *(f"id{i},0" for i in range(101))],

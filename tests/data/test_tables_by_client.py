@@ -73,6 +73,36 @@ def test_missing_labels_and_images_are_named(monkeypatch):
     assert "has no column of type Image and none of numbers" in refused(read_source, "hf:a/d")
 
 
+class Text:
+    """A column of text, as the datasets package calls it."""
+
+    dtype = "string"
+
+
+def test_a_column_of_text_is_read_as_texts(monkeypatch):
+    sets = install_hub(monkeypatch)
+    long = [f"No. {i} " for i in range(101)]
+    number = type("Number", (), {"dtype": "int64"})
+    for names, columns in (
+        (["note"], {"note": Text()}),
+        (["text", "title"], {"title": Text(), "text": Text()}),
+        (["sentence"], {"idx": number(), "sentence": Text()}),
+    ):
+        rows = [{**dict.fromkeys(columns, i), names[0]: t, "label": i % 2, "client": "ab"[i % 2]}
+                for i, t in enumerate(long)]  # fmt: skip
+        rows[0] |= dict.fromkeys(names[1:], "x")
+        kinds = {**columns, "label": ClassLabel(["no", "yes"]), "client": Text()}
+        sets["a/e"] = {"train": Rows(rows, **kinds)}
+        made = read_source("hf:a/e")
+        assert (made.x.shape, made.user_names) == ((101, 256), ("a", "b"))
+        assert bytes(int(t) - 1 for t in made.x[7, :6]) == b"No. 7 "
+    two = {"premise": Text(), "reply": Text(), "label": ClassLabel(["no", "yes"])}
+    sets["a/e"] = {"train": Rows([{"premise": "a", "reply": "b", "label": 0}], **two)}
+    assert "a text must be in one column, called 'text', or be tokens" in refused(
+        read_source, "hf:a/e"
+    )
+
+
 # With the package itself -----------------------------------------------------------------------
 
 

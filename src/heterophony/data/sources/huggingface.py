@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ..columns import MAX_CATEGORIES
 from ..source import (
     CLIENT,
     Source,
@@ -21,6 +22,7 @@ from ..source import (
     number_clients,
 )
 from .arrays import NO_CLIENTS, NamedClients, Request, wrap_arrays
+from .folder import encode_texts
 from .leaf import build_source, parse_windows, split_in_order
 from .reading import summarise_error
 from .tables import LABEL, Table, read_columns
@@ -41,7 +43,11 @@ LIST_FEATURES = (
 )
 NO_LABEL = -1  # in test splits whose labels were not published
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal")
-EACH_TEXT = "the text of every column must be turned into numbers first (tokens, in an .npz)"
+TEXT_TYPES = ("string", "large_string")
+TEXT_NAMES = ("text", "sentence")  # of the column that is read if there are others
+EACH_TEXT = (
+    "a text must be in one column, called 'text', or be tokens, as a column of lists of numbers"
+)
 
 Features = Mapping[str, Any]
 
@@ -86,23 +92,27 @@ def read_splits(
 def read_inputs(
     name: str, parts: Sequence[Any], inputs: Features, label: str, request: Request
 ) -> Source:
-    """Read images if there are any, else arrays of numbers, else columns as a table."""
+    """Read images if there are any, else arrays of numbers, else a text, else columns as a table."""
     kinds = {k: type(feature).__name__ for k, feature in inputs.items()}
     images = [k for k, kind in kinds.items() if kind == "Image"]
     arrays = [k for k, kind in kinds.items() if kind in LIST_FEATURES]
     columns = [k for k, feature in inputs.items() if is_number(feature)]
-    if not images and not arrays and not columns:
+    text = None if images or arrays else find_text(parts, inputs, alone=not columns)
+    if not images and not arrays and not columns and text is None:
         raise DataError(
             f"{name} has no column of type Image and none of numbers; it has: {', '.join([*inputs, label])};"
             f" {EACH_TEXT}"
         )
-    if not images and not arrays:
+    if not images and not arrays and text is None:
         listed = {k: collect(parts, k) for k in inputs}
         labels = list_labels(parts, label)
         names = request.classes or getattr(parts[0].features[label], "names", None)
         own = replace(request, classes=names, users=None)
         return read_columns(Table(name, name, {**listed, LABEL: labels}), own)
-    x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
+    if text is not None:
+        x: NDArray[Any] = encode_texts([value or "" for value in collect(parts, text)])
+    else:
+        x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
     names = getattr(parts[0].features[label], "names", None)
     values = collect(parts, label)
     check_labels_given([None if names and v == NO_LABEL else v for v in values], name)
@@ -117,6 +127,20 @@ def is_number(feature: Any) -> bool:
     return str(getattr(feature, "dtype", "")).startswith(NUMBER_TYPES) and not hasattr(
         feature, "shape"
     )
+
+
+def find_text(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None:
+    """Return the column whose text is to be learned from; ``alone``: there are no numbers beside it.
+
+    Beside numbers, a column with few different texts is one of categories.
+    """
+    texts = [k for k, f in inputs.items() if str(getattr(f, "dtype", "")) in TEXT_TYPES]
+    named = next((k for k in TEXT_NAMES if k in texts), None)
+    if alone:
+        return texts[0] if len(texts) == 1 else named
+    if named is not None and len(set(collect(parts, named))) > MAX_CATEGORIES:
+        return named
+    return None
 
 
 def collect(parts: Sequence[Any], column: str) -> list[Any]:

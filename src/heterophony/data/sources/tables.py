@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from .arrays import Request, wrap_arrays
 LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31
 MAX_DIGITS = 18  # longest label; far more than any number of classes needs
+INDEX_NAME = re.compile(r"|Unnamed: \d+")  # of an index that pandas has stored as a column
 DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
 
@@ -100,6 +102,12 @@ def read_columns(table: Table, request: Request) -> Source:
         )
     client = find_client_column(table, request.users)
     names = [name for name in table.columns if name not in (label, client)]
+    for name in names:
+        if INDEX_NAME.fullmatch(name):
+            raise DataError(
+                f"{table.where}: column {list(table.columns).index(name) + 1} has no name; if it is the"
+                " index of a frame, store the table without it (to_csv(…, index=False))"
+            )
     if not names:
         raise DataError(
             f"{table.where} has no column to learn from besides '{LABEL}' and"
