@@ -646,11 +646,14 @@ def test_confusions_are_drawn_and_listed_for_each_client(visit: Open, tmp_path: 
                     engine="serial", out=tmp_path / "run")  # fmt: skip
     tab = visit(runs.load_runs([tmp_path / "run"]))
     assert tab.locator("#confusion").is_visible()
+    assert "Confusion of classes" in tab.locator("#sections a").all_text_contents()
     for client in (None, "1"):
         if client is not None:
             tab.select_option("#confusion-client", client)
         counts = result.confusion("P", client)
         assert tab.locator("#confusion-matrix rect[class^=h]").count() == (counts > 0).sum()
+        numbers = tab.locator("#confusion-matrix .cell-number").all_text_contents()
+        assert sum(map(int, numbers)) == counts.sum()
         shown = table_of(tab, "#confusion-table")
         accuracies = result.class_accuracy("P", client).values()
         assert [cells[0] for cells in shown.values()] == [

@@ -44,6 +44,7 @@ TABLE = ResultTable.build(
         (Cell(5.0, 0.0), Column("x", form=".1f", show="std"), "5.0"),  # bytes never vary
         (Cell(0.5, 0.1), Column("x", kind="percent"), "50.00"),
         (Cell(1.0, 9.0, (0.5, 1.5)), Column("x", show="half"), "1.00 ± 0.50"),
+        (Cell(1.0, 0.25), Column("x", form="+.2f", show="std"), "+1.00 ± 0.25"),
         (Cell(1.0), Column("x", show="half"), "1.00"),
         (
             Cell(-0.01, 0.2, (-0.03, 0.01)),

@@ -141,9 +141,9 @@ def format_cell(cell: Cell, column: Column) -> str:
     # bytes and work that are the same in all seeds have no deviation worth showing
     varies = cell.std is not None and (scale == 100 or number(cell.std) != number(0.0))
     if column.show == "std" and cell.std is not None and varies:
-        text += f" ± {number(cell.std)}"
+        text += f" ± {number(cell.std).removeprefix('+')}"
     elif column.show == "half" and low_high:
-        text += f" ± {number((low_high[1] - low_high[0]) / 2)}"
+        text += f" ± {number((low_high[1] - low_high[0]) / 2).removeprefix('+')}"
     elif column.show == "interval" and low_high:
         text += f" ({number(low_high[0])} … {number(low_high[1])})"
     return f"{text} ({cell.note})" if cell.note else text

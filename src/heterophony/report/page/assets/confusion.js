@@ -1,6 +1,9 @@
 // Confusion of classes: how often each class is taken for each other, of one client or of all.
 
 const CONFUSION_CHOICES = ["confusion-series", "confusion-measure", "confusion-client"];
+const MAX_BESIDE = 20; // classes with which the table fits beside the matrix
+const AXIS_TITLE_WIDTH = 100; // of "predicted class", in pixels
+const SIDE_OF_NUMBERS = 26; // of a cell, in pixels, from which its number fits
 const ALL_CLIENTS = "all clients";
 
 function initConfusion() {
@@ -16,6 +19,7 @@ function drawConfusion() {
   const client = chooseOption("confusion-client", [ALL_CLIENTS, ...chosen.clients]);
   const counts = sumConfusions(chosen, measure, client);
   byId("confusion-run").textContent = series.length > 1 || data.series[0].runs.length > 1 ? `The run ${chosen.run}.` : "";
+  byId("confusion-parts").className = chosen.classes.length > MAX_BESIDE ? "" : "pair";
   drawConfusionMatrix(byId("confusion-matrix"), chosen.classes, counts, `${measure} of ${chosen.name}, ${client}`);
   byId("confusion-table").replaceChildren(createClassTable(chosen.classes, counts));
 }
@@ -39,12 +43,14 @@ function sumConfusions({ classes, clients, cells }, measure, client) {
 }
 
 function drawConfusionMatrix(figure, classes, counts, title) {
-  const side = Math.max(6, Math.min(28, 560 / classes.length));
+  const longest = Math.max(2, greatest(classes.map((name) => shortenName(name).length)));
+  const left = 36 + 7 * longest;
+  const room = Math.min(560, figure.clientWidth - left - AXIS_TITLE_WIDTH);
+  const side = Math.max(6, Math.min(36, room / classes.length));
   const bottom = side * classes.length;
   const right = classes.map((_, i) => counts[i][i]).reduce((a, b) => a + b, 0);
   const all = counts.flat().reduce((a, b) => a + b, 0);
-  const [drawing] = startDrawing(figure, bottom + 70, `${title}: ${right} of ${all} test examples are right`);
-  const left = 16 + 7 * Math.max(5, greatest(classes.map((name) => shortenName(name).length)));
+  const [drawing] = startDrawing(figure, bottom + 30 + 5 * longest, `${title}: ${right} of ${all} test examples are right`);
   drawing.append(svg("rect", { class: "lane", x: left, y: 0, width: bottom, height: bottom }));
   const step = chooseNameStep(side, 13);
   classes.forEach((name, i) => {
@@ -55,10 +61,23 @@ function drawConfusionMatrix(figure, classes, counts, title) {
   });
   const most = counts.map((row) => greatest([1, row.reduce((a, b) => a + b, 0)]));
   counts.forEach((row, i) => row.forEach((n, j) => n && drawing.append(svg("rect", {
-    class: `h${Math.ceil(8 * Math.sqrt(n / most[i]))}`, x: left + j * side, y: i * side, width: side - 1, height: side - 1,
+    class: `h${getShade(n, most[i])}`, x: left + j * side, y: i * side, width: side - 1, height: side - 1,
   }))));
+  if (side >= SIDE_OF_NUMBERS) drawing.append(...createNumbers(counts, most, left, side));
+  drawing.append(
+    svg("text", { x: 12, y: bottom / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${bottom / 2})` }, "true class"),
+    svg("text", { x: left + bottom + 8, y: bottom + 14 }, "predicted class"));
   exploreConfusion(drawing, left, side, classes, counts);
 }
+
+// The number of examples in each cell that has any.
+function createNumbers(counts, most, left, side) {
+  return counts.flatMap((row, i) => row.flatMap((n, j) => (n ? [svg("text", {
+    class: `cell-number${getShade(n, most[i]) > 4 ? " on-dark" : ""}`, x: left + (j + 0.5) * side, y: (i + 0.5) * side + 4,
+  }, String(n))] : [])));
+}
+
+const getShade = (n, most) => Math.ceil(8 * Math.sqrt(n / most));
 
 function exploreConfusion(drawing, left, side, classes, counts) {
   const border = svg("rect", { class: "cell-border cursor", width: side, height: side, visibility: "hidden" });

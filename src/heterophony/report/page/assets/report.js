@@ -22,8 +22,8 @@ function show(newData) {
     drawBars();
     drawBoards(data.boards);
     drawSettings();
-    drawSectionLinks();
     drawFigures();
+    drawSectionLinks(); // of the sections that are not hidden now
   });
 }
 
