@@ -92,6 +92,39 @@ def test_text_of_leaf_stays_text(tmp_path):
     assert json.loads((tmp_path / "after/train/all_data_train.json").read_text()) == content
 
 
+def test_npz_has_every_input_of_an_example(tmp_path):
+    draw = np.random.default_rng(0)
+    x = {
+        "image": draw.integers(0, 256, (40, 3, 6, 6), np.uint8),
+        "table": draw.normal(size=(40, 5)).astype(np.float32),
+    }
+    y = np.arange(40) % 4
+    np.savez(tmp_path / "all.npz", y=y, **{f"x.{name}": values for name, values in x.items()})
+    made = hp.federate(tmp_path / "all.npz", clients=3, partition="iid")
+    assert list_held(made) == list_held(hp.federate((x, y), clients=3, partition="iid"))
+    export_federation(made, "npz", tmp_path / "out")
+    again = hp.federate(tmp_path / "out")
+    assert list_held(again) == list_held(made)
+    assert again.record == made.record
+    with pytest.raises(DataError, match="cannot be written as leaf; only dicts of arrays can"):
+        export_federation(made, "leaf", tmp_path / "leaf")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"x.a": (4, 2), "x": (4, 2), "y": 4}, "examples of several arrays are x.NAME, or"),
+        ({"x_tra.a": (4, 2), "y": 4}, "nothing else; it holds: x_tra, y"),
+        ({"x.a": (4, 2), "x.b": (3, 2), "y": 4}, "x: 'b' has 3 examples, but there are 4 labels"),
+        ({"x_train.a": (4, 2), "y": 4}, "x: 'a' has 4 examples, but there are 0 labels"),
+    ],
+)
+def test_wrong_inputs_of_an_npz_are_one_line(tmp_path, arrays, said):
+    np.savez(tmp_path / "a.npz", **{name: np.zeros(shape) for name, shape in arrays.items()})
+    with pytest.raises(DataError, match=said):
+        hp.federate(tmp_path / "a.npz")
+
+
 def test_npz_has_the_stored_bytes_of_each_client(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (40, 6, 6, 3), np.uint8)
     made = hp.federate((x, np.arange(40) % 4), clients=3, partition="iid")

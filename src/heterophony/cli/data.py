@@ -17,7 +17,7 @@ from .options import (
     JsonOption,
     SettingsCommand,
     SettingsOption,
-    find_named_algorithm,
+    find_named_code,
     locate_settings,
 )
 
@@ -101,8 +101,9 @@ def show(
     if json:
         terminal.print_json(about)
         return
-    shape = "×".join(map(str, about["shape"]))
-    title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
+    shape = f"{'×'.join(map(str, about['shape']))} ({found.x.dtype})"
+    shape = shape if found.record is None else found.record.describe()
+    title = f"{found.name}: {len(found.y)} examples of {shape}"
     title += f", the first {found.official} to train" if found.official else ""
     title += f", of {len(found.user_names)} users" if found.user_names else ""
     title += f" · format: {about['format']}" if about["format"] else ""
@@ -244,15 +245,19 @@ def augment(
     terminal.print_note(f"wrote {out}: client {found.client}, balanced to {found.target_rule}")
 
 
+UNUSED = {"algorithm.name": "fedavg", "model.name": "mlp"}  # in place of the user's modules
+
+
 def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
-    """Read a configuration for its data; an external algorithm is neither needed nor imported."""
-    from ..algorithms import is_own_code
+    """Read a configuration for its data; external modules are neither needed nor imported."""
     from ..config.reading import read_config
+    from ..core.own_modules import is_own_code
 
     settings, chosen = locate_settings(file, pairs or [])
     chosen += pairs or []
-    if is_own_code(find_named_algorithm(settings, chosen)):
-        chosen.append("algorithm.name=fedavg")
+    for key, name in find_named_code(settings, chosen).items():
+        if is_own_code(name):
+            chosen.append(f"{key}={UNUSED[key]}")
     return read_config(settings, chosen, terminal.print_note)
 
 

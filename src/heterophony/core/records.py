@@ -81,8 +81,8 @@ class Record:
         """Describe one example in a message."""
         return ", ".join(f.describe() for f in self.fields)
 
-    def unpack(self, rows: Tensor) -> Inputs:
-        """Return the network input of packed rows; sequences are padded by 0."""
+    def unpack(self, rows: Tensor, as_stored: bool = False) -> Inputs:
+        """Return the network input of packed rows, or what is stored; sequences are padded by 0."""
         inputs, masks = dict[str, Tensor](), dict[str, Tensor]()
         for field, words in zip(
             self.fields, rows.split([f.words for f in self.fields], 1), strict=True
@@ -96,7 +96,7 @@ class Record:
                 values = values[:, : int(lengths.max())]
                 if field.mask:
                     masks[field.mask] = mark_known(lengths, values.shape[1])
-            inputs[field.name] = field.convert(values)
+            inputs[field.name] = values if as_stored else field.convert(values)
         return self.arrange(inputs, masks)
 
     def arrange(self, inputs: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Inputs:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..core.errors import ConfigError, DataError, FolderError, suggest_or_list
 from ..core.files import sort_names, translate_disk_errors, write_atomically, write_json
+from ..core.records import Record
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from .federation import Federation
 from .partitioning import split_into_clients
@@ -219,6 +221,12 @@ def export_federation(federation: Federation, to: str, folder: Path) -> None:
     with translate_disk_errors(folder):
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise FolderError(f"{folder} is not empty; choose another folder")
+    record = federation.record
+    if record is not None and (to != "npz" or record.form != "dict"):
+        raise DataError(
+            f"examples of {record.describe()} cannot be written as {to}; only dicts of arrays can be"
+            " written, with --to npz"
+        )
     WRITERS[to](federation.whole(), folder)
 
 
@@ -328,8 +336,18 @@ def export_npz(federation: Federation, folder: Path) -> None:
     for client in federation.clients:
         arrays: dict[str, Any] = {}
         for part in PARTS:
-            arrays[f"x_{part}"], arrays[f"y_{part}"] = get_stored(federation, client, part)
+            x, arrays[f"y_{part}"] = get_stored(federation, client, part)
+            arrays |= name_inputs(federation.record, x, f"x_{part}")
         write_npz(folder / f"{client}.npz", **arrays)
+
+
+def name_inputs(record: Record | None, x: NDArray[Any], key: str) -> dict[str, Any]:
+    """Return the arrays to write under a key: one, or ``key.NAME`` for each input of a dict."""
+    if record is None:
+        return {key: x}
+    inputs = record.unpack(torch.from_numpy(x), as_stored=True)
+    assert isinstance(inputs, dict)
+    return {f"{key}.{name}": values.numpy() for name, values in inputs.items()}
 
 
 def export_huggingface(federation: Federation, folder: Path) -> None:

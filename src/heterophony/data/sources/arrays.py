@@ -15,8 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from ...core.errors import DataError
 from ...core.files import UnsuitableFileError, make_natural_sort_key, open_regular_file
+from ...core.records import Record
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
+from ..packing import pack_examples
 from ..source import (
     CLIENT,
     Source,
@@ -60,10 +62,11 @@ def read_npz(
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
+    Examples of several arrays are ``x.image`` and ``x.table`` in place of x, under any names.
     ``client``, if it exists, has the name of each example's client; ``users`` is another name for
     that array. Numbers are not rearranged if an example already has the given shape.
     """
-    arrays = load_npz_arrays(path, users or CLIENT)
+    arrays, record = load_npz_arrays(path, users or CLIENT)
     try:
         x = np.concatenate([arrays[k] for k in ("x", "x_train", "x_test") if k in arrays])
         y = np.concatenate([arrays[k] for k in ("y", "y_train", "y_test") if k in arrays])
@@ -71,6 +74,7 @@ def read_npz(
         raise DataError(f"{path}: training and test examples have different shapes") from None
     official = len(arrays["y_train"]) if "x_test" in arrays else None
     source = wrap_arrays(x, y, path.stem, official, shape, task, path)
+    source = source if record is None else replace(source, x=x, record=record)
     clients = join_client_names(arrays, path, users)
     return source if clients is None else name_users(source, clients, str(path))
 
@@ -152,8 +156,11 @@ def read_medmnist(path: Path, request: Request) -> Source:
     return decide_classes(source, request.classes)
 
 
-def load_npz_arrays(path: Path, users: str = CLIENT) -> Arrays:
-    """Load and check the arrays of examples and labels in an ``.npz``."""
+def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | None]:
+    """Load and check the arrays of examples and labels in an ``.npz``.
+
+    Examples of several arrays are packed; the record says how.
+    """
     wanted = list_name_arrays(users)
     try:
         arrays = load_npz(path, lambda name: name.startswith(("x", "y")) or name in wanted)
@@ -162,6 +169,7 @@ def load_npz_arrays(path: Path, users: str = CLIENT) -> Arrays:
         if isinstance(error, UnsuitableFileError):
             reason = str(error.strerror)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
+    record = pack_inputs(arrays, path)
     xs = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
     ys = [k[1:] for k in ("y", "y_train", "y_test") if k in arrays]
     if xs != ys or xs not in ([""], ["_train"], ["_train", "_test"]):
@@ -173,7 +181,30 @@ def load_npz_arrays(path: Path, users: str = CLIENT) -> Arrays:
         x, y = arrays[f"x{part}"], arrays[f"y{part}"]
         if x.shape[:1] != y.shape[:1]:
             raise DataError(f"{path}: x{part} has {len(x)} examples but {len(y)} labels")
-    return arrays
+    return arrays, record
+
+
+def pack_inputs(arrays: Arrays, path: Path) -> Record | None:
+    """Replace ``x.image``, ``x.table``, … by packed rows ``x``; return None if there are none."""
+    inputs = dict[str, dict[str, NDArray[Any]]]()
+    for key in [k for k in arrays if "." in k]:
+        part, _, name = key.partition(".")
+        inputs.setdefault(part, {})[name] = arrays.pop(key)
+    if not inputs:
+        return None
+    parts = [k for k in ("x", "x_train", "x_test") if k in inputs]
+    counts = [len(arrays.get(f"y{part[1:]}", ())) for part in parts]
+    if len(parts) < len(inputs) or arrays.keys() & inputs.keys():
+        raise DataError(
+            f"{path}: examples of several arrays are x.NAME, or x_train.NAME and x_test.NAME, and"
+            f" nothing else; it holds: {', '.join(sorted({*arrays, *inputs}))}"
+        )
+    try:
+        rows, record = pack_examples([inputs[part] for part in parts], counts)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    arrays |= dict(zip(parts, np.split(rows, np.cumsum(counts)[:-1]), strict=True))
+    return record
 
 
 def wrap_arrays(
@@ -225,7 +256,11 @@ def has_channels_last(shape: tuple[int, ...]) -> bool:
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
     """Read a folder with one ``.npz`` per user, which has the user's name."""
     paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
-    files = [load_npz_arrays(p) for p in paths]
+    loaded = [load_npz_arrays(p) for p in paths]
+    files, record = [arrays for arrays, _ in loaded], loaded[0][1]
+    for path, (_, own) in zip(paths, loaded, strict=True):
+        if own != record:
+            raise DataError(f"{path}: its examples have other arrays than those of {paths[0].name}")
     if len({"x_test" in f for f in files}) > 1:
         raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
     first, first_y = (files[0][k if k in files[0] else f"{k}_train"] for k in ("x", "y"))
@@ -248,7 +283,7 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
     users = np.concatenate([np.full(len(y), user) for _, user, _, y in parts])
     official = sum(len(y) for part, _, _, y in parts if part != "_test")
     return replace(
-        source,
+        source if record is None else replace(source, x=x, record=record),
         official=official if official < len(y) else None,
         users=users.astype(np.int64),
         user_names=tuple(p.stem for p in paths),

@@ -47,7 +47,7 @@ def read_folder_of_npz(path: Path, request: Request) -> Source:
 
 def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
     files = sorted(path.glob("*.npz"))
-    has_split = any("x_test" in arrays.list_arrays(p) for p in files[:1])
+    has_split = any("y_test" in arrays.list_arrays(p) for p in files[:1])
     return NamedClients(tuple(p.stem for p in files), has_split)
 
 
