@@ -33,6 +33,7 @@ ROWS = (
         (
             (0, "run fedavg SMALL -c engine.name=pool -c engine.workers=1 --out mine"),
             (3, "run THEIRS/settings.toml"),
+            (3, "run THEIRS/model.toml"),
             (3, "run theirs/config.toml"),
             (0, "sweep fedavg -s training.lr=0.1,0.2 SMALL --out mine-swept"),
             (3, "sweep THEIRS/settings.toml -s training.lr=0.1,0.2"),
@@ -46,13 +47,16 @@ ROWS = (
     ),
     Row(
         ("compare", "tune", "slurm", "audit", "list"),
-        "the modules that the command names; what a file of settings names is not imported",
+        "the modules that the command names. Of a file of settings, the model as with `run`, the algorithm"
+        " never",
         (
             (0, "compare fedavg --file THEIRS/settings.toml SMALL --out mine-compared"),
             (
                 0,
                 "tune fedavg -s training.lr=0.1,0.2 --sampler grid --file THEIRS/settings.toml SMALL --out mine-tuned",
             ),
+            (3, "compare fedavg --file THEIRS/model.toml"),
+            (3, "tune fedavg -s training.lr=0.1,0.2 --file THEIRS/model.toml"),
             (0, "slurm compare fedavg --file THEIRS/settings.toml SMALL --out mine-queued"),
             (3, "audit centralized"),
             (0, "list algorithms"),

@@ -150,6 +150,7 @@ def trapped(tmp_path, monkeypatch) -> Path:
     tune = {"algorithms": ["dill:Algorithm"], "settings": ["training.lr=0.1,0.2"], "overrides": []}
     (here / "tuned/tune.json").write_text(json.dumps({**tune, "seeds": [0]}))
     (stranger / "settings.toml").write_text(THEIR_SETTINGS)
+    (stranger / "model.toml").write_text('[model]\nname = "dill:make_net"\n')
     (stranger / "boards.toml").write_text(
         'ssh_config = "ssh_config"\n[boards.nano]\nssh = "nano"\n'
     )

@@ -9,22 +9,27 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from traceback import extract_tb
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, HeterophonyError, find_name, suggest_or_list
-from ..core.own_modules import find_module_file, forget_module, load_module_file, make_importable
+from ..core.own_modules import (
+    forget_module,
+    import_named_module,
+    is_own_code,
+    load_module_file,
+    locate_code,
+    make_import_error,
+    suggest_module_and_class,
+)
 from ..core.settings import construct, is_required, list_settings
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
 
 
+KEY = "algorithm.name"  # the key that names code outside this package
 TABLE_FILE = Path(__file__).with_name("table.json")  # written by scripts/generate
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
@@ -130,22 +135,9 @@ def find_algorithm_name(name: str) -> str:
     """Return the registered name that matches: ``fedreg`` for ``FedReG``."""
     if is_own_code(name):
         return name
-    if hint := suggest_module_and_class(name):
+    if hint := suggest_module_and_class(name, "Class"):
         raise ConfigError(f"algorithm.name: no '{name}' here; {hint}")
     return find_name(ALGORITHM_CLASSES, name, "algorithm.name")
-
-
-def suggest_module_and_class(name: str) -> str:
-    """Return a hint at ``package.module:Class`` if a name looks like a module or a file, else ""."""
-    path, colon, class_name = name.partition(":")
-    module = path.removesuffix(".py").strip("./").replace("/", ".")
-    if not colon and not path.endswith(".py"):
-        module, _, class_name = module.rpartition(".")
-    if not all(part.isidentifier() for part in module.split(".")):
-        return ""
-    if not class_name:
-        return f"write module:Class, as in '{module}:MyClass'"
-    return f"did you mean '{module}:{class_name}'?" if class_name.isidentifier() else ""
 
 
 def get_algorithm_name(algorithm: Algorithm) -> str:
@@ -183,37 +175,14 @@ def label_algorithm(algorithm: Algorithm, name: str) -> str:
 # Importing a class: every mistake in it becomes a one-line message ---------------------------------------------
 
 
-def is_own_code(name: str) -> bool:
-    """Return True if a name refers to code outside this package."""
-    return ":" in name
-
-
 def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
     """Import ``package.module:Class``, which may be outside this package."""
-    module_name, _, class_name = name.partition(":")
-    parts = (*module_name.split("."), class_name)
-    if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
-        hint = suggest_module_and_class(name)
-        raise ConfigError(
-            f"algorithm.name: '{name}' must be package.module:Class{f'; {hint}' if hint else ''}"
-        )
-    if not trust and module_name not in sys.modules:
-        file = find_module_file(module_name)
-        raise (
-            make_missing_error(module_name)
-            if file is None
-            else ConfigError(
-                f"algorithm.name: {name} would import {file}; read that file, then add --trust (in"
-                " Python: trust=True)"
-            )
-        )
-    make_importable(module_name)
-    return import_class(module_name, class_name)
+    return import_class(*locate_code(name, KEY, "Class", trust))
 
 
 def import_class(module_name: str, class_name: str) -> type[Algorithm]:
     """Import the class of an algorithm and check it."""
-    name, module = f"{module_name}:{class_name}", import_algorithm_module(module_name)
+    name, module = f"{module_name}:{class_name}", import_named_module(module_name, KEY)
     cls = vars(module).get(class_name)
     if cls is None:
         known = [k for k, v in vars(module).items() if is_own_algorithm_class(v)]
@@ -228,24 +197,6 @@ def import_class(module_name: str, class_name: str) -> type[Algorithm]:
     return checked
 
 
-def import_algorithm_module(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):
-            raise make_missing_error(error.name) from None
-        raise make_import_error(name, error) from None
-    except Exception as error:  # another package may raise anything
-        raise make_import_error(name, error) from None
-
-
-def make_missing_error(module: str) -> ConfigError:
-    return ConfigError(
-        f"algorithm.name: there is no module '{module}' on this machine; install its package, or"
-        " start in the folder that contains it"
-    )
-
-
 def load_algorithm_file(name: str, path: Path) -> None:
     """Load a file as the module of this name; raise ConfigError if its code fails."""
     try:
@@ -254,18 +205,7 @@ def load_algorithm_file(name: str, path: Path) -> None:
         raise
     except Exception as error:  # the file may raise anything
         forget_module(name)
-        raise make_import_error(name, error) from None
-
-
-def make_import_error(name: str, error: Exception) -> ConfigError:
-    """Return the error for a module that cannot be imported, with the line that failed."""
-    reason = " ".join(str(error).split())
-    file = f"{name.replace('.', '/')}.py"
-    lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
-    where = f" ({file}, line {lines[-1]})" if lines else ""
-    return ConfigError(
-        f"algorithm.name: cannot import {name}: {type(error).__name__}: {reason}{where}"
-    )
+        raise make_import_error(name, KEY, error) from None
 
 
 def is_algorithm_class(value: object) -> bool:

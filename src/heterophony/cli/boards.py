@@ -17,7 +17,7 @@ from .options import (
     SettingsOption,
     TrustOption,
     check_foreign_file,
-    find_named_algorithm,
+    find_named_code,
     locate_settings,
     read_settings,
 )
@@ -84,7 +84,7 @@ def server(
             f"{enrolment} is not in the broker's folder, so boards are not checked against their enrolments"
         )
     if folder.config_file.exists():
-        named_again = names_own_algorithm(file, pairs or [], folder.config_file)
+        named_again = names_same_code(file, pairs or [], folder.config_file)
         config = read_config(folder.config_file, trust=trust or named_again)
         folder.reopen()
     else:
@@ -105,16 +105,17 @@ def server(
     show_run(summary, folder.path, json, trained=True)
 
 
-def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool:
-    """Return True if a command names the same external algorithm as the run that it continues."""
-    from ..algorithms import is_own_code
+def names_same_code(file: str | None, pairs: list[str], begun: Path) -> bool:
+    """Return True if a command names the same external modules as the run that it continues."""
+    from ..core.own_modules import is_own_code
 
-    name = find_named_algorithm(begun, [])
-    if not is_own_code(name):
+    own = {k: name for k, name in find_named_code(begun, []).items() if is_own_code(name)}
+    if not own:
         return False
     settings, chosen = locate_settings(file, pairs)
     check_foreign_file(settings, pairs)
-    return find_named_algorithm(settings, [*chosen, *pairs]) == name
+    named = find_named_code(settings, [*chosen, *pairs])
+    return all(named.get(key) == name for key, name in own.items())
 
 
 ClientsOption = Annotated[

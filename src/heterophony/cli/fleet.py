@@ -143,14 +143,13 @@ def end(outcome: Outcome) -> None:
 
 def load_run(prepared: Preparation, config: Config) -> None:
     """Read and partition the data of a run, and assign its clients to the boards."""
-    from ..algorithms import is_own_code
     from ..boards.fleet.run import assign
     from ..boards.server import check_boards_can_run
     from ..data.folders import OWN_DATA
     from ..studies.spec import read_federation
 
     check_boards_can_run(config)
-    prepared.trust = is_own_code(config.algorithm_name)
+    prepared.trust = bool(config.own_code)
     if config.data.name != OWN_DATA:
         prepared.federation = read_federation(config)
     prepared.assignment = assign(prepared.fleet, config, prepared.federation)

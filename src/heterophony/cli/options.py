@@ -277,15 +277,11 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
     """Return the file that a word names, or a setting that chooses the algorithm that it names."""
     if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
         return (None if word is None else Path(word)), []
-    from ..algorithms import (
-        ALGORITHM_CLASSES,
-        find_algorithm_name,
-        is_own_code,
-        suggest_module_and_class,
-    )
+    from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name
+    from ..core.own_modules import is_own_code, suggest_module_and_class
 
     if not is_own_code(word) and match_name(ALGORITHM_CLASSES, word) is None:
-        hint = suggest_module_and_class(word)
+        hint = suggest_module_and_class(word, "Class")
         near = f"; {hint}" if hint else suggest_or_list(word, ALGORITHM_CLASSES)
         raise ConfigError(f"{word}: neither a file nor an algorithm{near}")
     for pair in pairs:
@@ -309,33 +305,41 @@ def start_fork_server_early(word: str | None, pairs: Sequence[str]) -> None:
         start_fork_server()
 
 
-def find_named_algorithm(file: Path | None, pairs: Sequence[str]) -> str:
-    """Return the name of a command's algorithm, without importing it; empty if none is named."""
+CODE_KEYS = ("algorithm.name", "model.name")  # keys that can name a module of the user
+
+
+def find_named_code(file: Path | None, pairs: Sequence[str]) -> dict[str, str]:
+    """Return the names of a command's algorithm and model by key, if given, without importing them."""
     from ..config.keys import expand_section, find_choice
     from ..config.reading import read_toml
 
-    named = [expand_section(pair) for pair in pairs]
-    return find_choice(read_toml(file)[1], named, "algorithm.name", "")
+    named, raw = [expand_section(pair) for pair in pairs], read_toml(file)[1]
+    found = {key: find_choice(raw, named, key, "") for key in CODE_KEYS}
+    return {key: name for key, name in found.items() if name}
 
 
-def check_foreign_file(file: Path | None, pairs: Sequence[str]) -> None:
+def check_foreign_file(
+    file: Path | None, pairs: Sequence[str], keys: Sequence[str] = CODE_KEYS
+) -> None:
     """Raise ConfigError if a file from another folder names a module of the current folder.
 
     A file in this folder names the user's own code, but a downloaded file could name
-    any module here. An algorithm named in the command itself is allowed.
+    any module here. What the command itself names is allowed.
     """
-    from ..algorithms import is_own_code
-    from ..core.own_modules import find_module_file, is_installed
+    from ..core.own_modules import find_module_file, is_installed, is_own_code
 
-    if file is None or is_of_current_folder(file) or find_named_algorithm(None, pairs):
+    if file is None or is_of_current_folder(file):
         return
-    name = find_named_algorithm(file, [])
-    module = name.partition(":")[0]
-    if not is_own_code(name) or is_installed(module) or (found := find_module_file(module)) is None:
-        return
-    raise ConfigError(
-        f"{file}: algorithm.name: {name} would import {found}, but the file is in another folder; if you trust it, add -c {quote(f'algorithm.name={name}')}"
-    )
+    named_here = find_named_code(None, pairs)
+    for key, name in find_named_code(file, []).items():
+        module = name.partition(":")[0]
+        if key in named_here or key not in keys or not is_own_code(name) or is_installed(module):
+            continue
+        if (found := find_module_file(module)) is not None:
+            raise ConfigError(
+                f"{file}: {key}: {name} would import {found}, but the file is in another folder; if"
+                f" you trust it, add -c {quote(f'{key}={name}')}"
+            )
 
 
 def is_of_current_folder(file: Path) -> bool:
@@ -356,11 +360,11 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
             raise ConfigError(f"-c {pair}: a run keeps its precision; start a new run")
 
 
-def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
+def format_resume_hint(folder: Path, code: Iterable[str]) -> str:
     """Return the command that continues the runs of a folder; own modules need --trust."""
-    from ..algorithms import is_own_code
+    from ..core.own_modules import is_own_code
 
-    trust = " --trust" if any(map(is_own_code, algorithms)) else ""
+    trust = " --trust" if any(map(is_own_code, code)) else ""
     return f"continue with `heterophony resume {folder}{trust}`"
 
 

@@ -24,6 +24,7 @@ from .options import (
     SettingsOption,
     TrackOption,
     TrustOption,
+    check_foreign_file,
     check_only_engine_settings,
     complete_algorithm,
     find_free_folder,
@@ -80,7 +81,7 @@ def run(
     folder = RunFolder(out or find_free_folder(name))
     folder.create(spec.format_config())
     folder.close()
-    hint = format_resume_hint(folder.path, [config.algorithm_name])
+    hint = format_resume_hint(folder.path, config.own_code)
     run_and_wait({folder: spec}, hint, None, track)
     show_run(summarise_folder(folder), folder.path, json)
 
@@ -114,7 +115,7 @@ def resume(
     specs = {f: read_spec(f, pairs or [], trust) for f in folders}
     for spec in specs.values():
         prepare_engine(spec.config.engine)
-    hint = format_resume_hint(folder, [s.config.algorithm_name for s in specs.values()])
+    hint = format_resume_hint(folder, [n for s in specs.values() for n in s.config.own_code])
     with hold_folder(folder) if members else nullcontext():
         run_and_wait(specs, hint, workers, track)
     if members:
@@ -147,11 +148,12 @@ def compare(
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
+    check_foreign_file(file, pairs or [], ["model.name"])
     specs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(specs.values())).config
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
-    hint = format_resume_hint(parent, [spec.config.algorithm_name for spec in specs.values()])
+    hint = format_resume_hint(parent, [n for s in specs.values() for n in s.config.own_code])
     with open_comparison(parent, specs) as runs:
         run_and_wait(runs, hint, workers, track)
     show_comparison(parent, json)

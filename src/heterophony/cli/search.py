@@ -125,7 +125,7 @@ def run_and_show_sweep(
     if runs and not json:
         count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
         terminal.print_note(f"{count} in {parent}; {format_same_command(parent)}")
-    hint = format_resume_hint(parent, {spec.config.algorithm_name for spec in runs.values()})
+    hint = format_resume_hint(parent, [n for s in runs.values() for n in s.config.own_code])
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
         run_sweep(parent, runs, RunOptions(shown, workers, True, warn=terminal.print_note))
     table = read_sweep(parent, by.value)
@@ -227,6 +227,7 @@ def tune(
         stop_early=stop_early,
         keep=keep,
     )
+    check_foreign_file(file, pairs or [], ["model.name"])
     plan = build_tune(request, file, engine, terminal.print_note, trust=True)
     config = plan.search.make_first().config
     prepare_engine(config.engine)
@@ -266,7 +267,8 @@ def run_and_show_trials(
     if not json:
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
         terminal.print_note(f"up to {count} runs in {parent}; {format_same_command(parent)}")
-    hint = format_resume_hint(parent, plan.names.values())
+    code = [*plan.names.values(), *plan.search.make_first().config.own_code]
+    hint = format_resume_hint(parent, code)
     with terminal.show_interruptible_progress(hint, []) as shown:
         options = RunOptions(shown, workers, True, warn=terminal.print_note)
         run_search(plan.search, parent, options)

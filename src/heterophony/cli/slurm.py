@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from . import terminal
+from .options import find_named_code
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
@@ -138,10 +138,10 @@ def prepare_runs(
 
 
 def names_own_code(folder: RunFolder) -> bool:
-    """Return True if the run in a folder uses an external algorithm."""
-    from ..algorithms import is_own_code
+    """Return True if the run in a folder uses an external algorithm or model."""
+    from ..core.own_modules import is_own_code
 
-    return is_own_code(tomllib.loads(folder.read_config_text())["algorithm"]["name"])
+    return any(map(is_own_code, find_named_code(folder.config_file, []).values()))
 
 
 def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:

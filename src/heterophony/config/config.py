@@ -15,6 +15,7 @@ from ..algorithms import get_display_name
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError
 from ..core.net import Net
+from ..core.own_modules import is_own_code
 from ..core.randomness import seeded
 from ..core.scores import CONFUSION, TaskName
 from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
@@ -39,7 +40,15 @@ from ..population.participation import Participation, Poisson, RandomParticipati
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts
 from .checkpoint import add_adapter, begin_with_checkpoint, use_group_norm
-from .nets import ClientNets, check_allowed, check_nets, choose_nets, name_clients
+from .nets import (
+    ClientNets,
+    check_allowed,
+    check_nets,
+    choose_nets,
+    import_own_model,
+    name_clients,
+    prepare_own_net,
+)
 from .sections import (
     AggregationSection,
     DataSection,
@@ -76,6 +85,11 @@ class Config:
     def __post_init__(self) -> None:
         check_training(self.algorithm, self.algorithm_name, self.training, self.top.rounds)
         check_protections(self)
+
+    @property
+    def own_code(self) -> list[str]:
+        """The names of modules outside this package that the run imports."""
+        return [n for n in (self.algorithm_name, self.model.name or "") if is_own_code(n)]
 
     # Data -----------------------------------------------------------------------------------
     @property
@@ -225,10 +239,14 @@ class Config:
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
         """Return a function that builds the network; raise ConfigError if it does not fit the data."""
+        if is_own_code(self.model.name or ""):
+            own = import_own_model(str(self.model.name))
+            return prepare_own_net(own, self.algorithm, federation, self.top.seed)
         if federation.record is not None:
             raise ConfigError(
                 f"model.name: a named model takes one array; for examples of"
-                f" {federation.record.describe()} give a module of your own, as in hp.run(model=…)"
+                f" {federation.record.describe()} give one of your own: hp.run(model=…), or"
+                " model.name = 'package.module:function'"
             )
         model = self.fill_model_defaults(federation).model
         assert model.name is not None
@@ -251,6 +269,8 @@ class Config:
         model = name_clients(self.model, list(federation.train), self.top.seed)
         if model.group is not None:
             return replace(self, model=model)
+        if is_own_code(model.name or ""):
+            return self
         name = model.name or choose_default_model(
             federation.shape, federation.x.dtype, federation.task, has_characters(federation)
         )

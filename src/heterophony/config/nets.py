@@ -1,20 +1,35 @@
-"""Nets that differ by client: assigned by name or by shares, and checked against the algorithm."""
+"""Nets of the user's own, and nets that differ by client: built, and checked before training."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import Parameter, signature
+
+import torch
+from torch import Tensor, nn
 
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, choose
+from ..core.errors import ConfigError, choose, suggest_or_list
 from ..core.net import Net
-from ..core.randomness import make_generator
+from ..core.own_modules import import_named_module, is_own_code, locate_code
+from ..core.randomness import make_generator, seeded
+from ..core.records import Record, unpack_inputs
+from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
+from ..core.tasks import get_task
 from ..data.federation import Federation
+from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
 from ..models import NET_GROUPS, find_model_name, get_default_head_depth, get_model_builder
 from .sections import ModelSection, NetGroup
+
+KEY = "model.name"  # the key that names code outside this package
+OwnModel = nn.Module | Callable[[], nn.Module]
+EXAMPLES = 4  # enough for BatchNorm, and fast
 
 
 @dataclass(frozen=True)
@@ -139,3 +154,154 @@ def check_nets(plan: Plan) -> None:
 def list_mixed_algorithms() -> list[str]:
     """List the algorithms that support different nets on different clients."""
     return [n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_nets != "same"]
+
+
+# Nets of the user's own -------------------------------------------------------------------------
+
+
+def check_model_name(name: str, trust: bool) -> str:
+    """Return the full name of a model; import ``package.module:function`` if trusted."""
+    if not is_own_code(name):
+        return find_model_name(name)
+    import_own_model(name, trust)
+    return name
+
+
+def import_own_model(name: str, trust: bool = False) -> OwnModel:
+    """Import the function or module that ``package.module:function`` names."""
+    module_name, inner = locate_code(name, KEY, "function", trust)
+    names = vars(import_named_module(module_name, KEY))
+    model = names.get(inner)
+    if model is None:
+        known = [k for k, v in names.items() if getattr(v, "__module__", "") == module_name]
+        raise ConfigError(f"{KEY}: {module_name} has no '{inner}'{suggest_or_list(inner, known)}")
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model):
+        raise ConfigError(f"{KEY}: {name} is neither a function that builds a net, nor a module")
+    needed = [k for k, p in signature(model).parameters.items() if is_required(p)]
+    if needed:
+        raise ConfigError(
+            f"{KEY}: {name} needs {', '.join(needed)}; name a function that builds the net without"
+            " arguments"
+        )
+    own: OwnModel = model
+    return own
+
+
+def is_required(parameter: Parameter) -> bool:
+    """Return True if a function cannot be called without this parameter."""
+    fixed = parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return fixed and parameter.default is Parameter.empty
+
+
+def prepare_own_net(
+    model: OwnModel, algorithm: Algorithm, federation: Federation, seed: int
+) -> Callable[[], Net]:
+    """Return a function that builds the net identically in every process.
+
+    Verify on a few examples that the net computes what the user's module computes, and that its
+    output fits the classes.
+    """
+    x = take_examples(federation)
+    if isinstance(model, nn.Module):
+        check_copyable(model)
+    with seeded(seed, "init"):  # as the plan builds it
+        module = build_module(model)
+    check_copyable(module)
+    record = federation.record
+    if isinstance(module, Net):
+        cut, net = None, module
+        unpack_inputs(net.base, record)
+        verify_origin(net, x)
+    else:
+        unpack_inputs(module, record)
+        cut = find_verified_cut(module, x, algorithm.needs_head)
+        net = cut_module(deepcopy(module), cut)
+    if uses_logits(algorithm):
+        check_output(net, x, federation, type(module).__name__)
+    return partial(build_own_net, model, cut, record)
+
+
+def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
+    """Build the net from (a copy of) a user's module, or from a function, cut into base and head."""
+    module = build_module(model)
+    unpack_inputs(module.base if isinstance(module, Net) else module, record)
+    if not isinstance(module, Net):
+        assert cut is not None  # found before the run
+        return cut_module(module, cut)
+    module.origin = None  # was compared before the run; copies need not carry it
+    return module
+
+
+def build_module(model: OwnModel) -> nn.Module:
+    """Copy a user's module, or call a user's function that makes one."""
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    if not callable(model):
+        raise ConfigError(
+            f"model: must be a name, an nn.Module or a function that makes one, not {model!r}"
+        )
+    module = model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"model: the function returned {type(module).__name__}; make it return an nn.Module"
+        )
+    return module
+
+
+def check_copyable(module: nn.Module) -> None:
+    """Raise ConfigError for a module that cannot be copied, such as one that holds a lock or an open file."""
+    try:
+        deepcopy(module)
+    except Exception:  # the user's object may raise anything
+        where, reason = find_unpicklable(module, "model", deepcopy)
+        raise ConfigError(
+            f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
+            f" copied ({reason}); create it inside the method that uses it"
+        ) from None
+
+
+def take_examples(federation: Federation) -> Tensor:
+    """Take a few training examples in the form in which the net receives them."""
+    samples = federation.samples(federation.clients[0], "train")
+    return samples.batch(torch.arange(min(EXAMPLES, len(samples))))[0]
+
+
+def uses_logits(algorithm: Algorithm) -> bool:
+    """Return True if the net's output is used as logits; a user's algorithm may define its own output."""
+    methods = (getattr(type(algorithm), name) for name in ("build", "predict"))
+    return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
+
+
+def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None:
+    """Raise an error unless the net returns what the task requires, such as one logit per class."""
+    output, count = call_module(deepcopy(net).eval(), x), federation.classes
+    found = tuple(output.shape[1:])
+    task = get_task(federation.task)
+    if task.name == "classification" and len(found) == 1:
+        check_class_outputs(found[0], count, name)
+        return
+    wanted = (*federation.y.shape[1:], count) if task.name == "sequence" else (count,)
+    accepted = [wanted, ()] if task.name == "regression" and count == 1 else [wanted]
+    if found not in accepted:
+        shape = "×".join(map(str, found)) or "a single number"
+        raise ConfigError(
+            f"model: {name} returns {shape} for each example; it must return"
+            f" {task.output.format(n=count)}{', one for each class' * (task.name == 'classification')}"
+        )
+
+
+def check_class_outputs(outputs: int, classes: int, name: str) -> None:
+    """Check the number of logits; refuse too few, and warn about too many."""
+    if outputs < classes:
+        raise ConfigError(
+            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
+            f" give its last layer {classes} outputs"
+        )
+    if outputs > classes:
+        warnings.warn(
+            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
+            f" give its last layer {classes} outputs, or hp.federate classes={outputs}",
+            stacklevel=5,
+        )

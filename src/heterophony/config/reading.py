@@ -15,7 +15,6 @@ from ..core.files import TEXT_LIMIT
 from ..core.settings import check_keys, construct
 from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, find_named_clients
-from ..models import find_model_name
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
 from .config import Config, check_kind_chosen, settle_protections
@@ -29,6 +28,7 @@ from .keys import (
     rename_sections,
     restore_old_name,
 )
+from .nets import check_model_name
 from .sections import (
     SECTIONS,
     TopSection,
@@ -48,7 +48,7 @@ def read_config(
 ) -> Config:
     """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
 
-    ``note`` is called with the meaning of each short key. An algorithm of another package is
+    ``note`` is called with the meaning of each short key. An algorithm or model of another package is
     imported only with ``trust``: set it if the user wrote the configuration, or trusts whoever
     wrote it.
     """
@@ -101,7 +101,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     """Build a configuration from nested plain data; check it and fill in the defaults.
 
     Pass ``settled`` if another process has done the privacy accounting, and ``trust`` if an
-    algorithm of another package may be imported.
+    algorithm or a model of another package may be imported.
     """
     raw = rename_sections(raw)
     if "objects" in raw:
@@ -121,7 +121,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     if not raw.get("training"):  # a single key of [training] selects the general defaults
         sections["training"] = choose_default_training(sections["data"].name)
     if (model := sections["model"]).name is not None:  # report a wrong name before reading data
-        sections["model"] = replace(model, name=find_model_name(model.name))
+        sections["model"] = replace(model, name=check_model_name(model.name, trust))
     participation, faults = parse_participation(raw.get("participation", {}))
     protections = build_protections(raw.get("protection", ()))
     check_kind_chosen(protections, raw.get("participation"))

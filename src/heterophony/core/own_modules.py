@@ -9,13 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 
+from .errors import ConfigError
 from .files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 
 Sources = Mapping[str, tuple[str, str]]  # module name -> (file, source text)
+LIBRARIES = ("timm", "transformers")  # a name such as timm:resnet18 is one of theirs, not a module
 LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loaded by their path
 
 
@@ -64,6 +68,86 @@ def list_current_folder() -> list[str]:
     with suppress(OSError):
         return [str(Path.cwd())]
     return []
+
+
+# By its name: every mistake is one line ---------------------------------------------------------
+
+
+EXAMPLES = {"Class": "MyClass", "function": "make_net"}
+
+
+def is_own_code(name: str) -> bool:
+    """Return True if a name refers to a module outside this package."""
+    module, sign, _ = name.partition(":")
+    return bool(sign) and module not in LIBRARIES
+
+
+def locate_code(name: str, key: str, what: str, trust: bool) -> tuple[str, str]:
+    """Return the module that ``package.module:Class`` names, made importable, and the name in it.
+
+    ``key`` is the key that has the name, and ``what`` describes what it names. A module that this
+    process has not imported yet needs ``trust``.
+    """
+    module_name, _, inner = name.partition(":")
+    parts = (*module_name.split("."), inner)
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
+        hint = suggest_module_and_class(name, what)
+        raise ConfigError(
+            f"{key}: '{name}' must be package.module:{what}{f'; {hint}' if hint else ''}"
+        )
+    if not trust and module_name not in sys.modules:
+        file = find_module_file(module_name)
+        raise (
+            make_missing_error(module_name, key)
+            if file is None
+            else ConfigError(
+                f"{key}: {name} would import {file}; read that file, then add --trust (in Python:"
+                " trust=True)"
+            )
+        )
+    make_importable(module_name)
+    return module_name, inner
+
+
+def suggest_module_and_class(name: str, what: str) -> str:
+    """Return a hint at ``package.module:Class`` if a name looks like a module or a file, else ""."""
+    path, colon, inner = name.partition(":")
+    module = path.removesuffix(".py").strip("./").replace("/", ".")
+    if not colon and not path.endswith(".py"):
+        module, _, inner = module.rpartition(".")
+    if not all(part.isidentifier() for part in module.split(".")):
+        return ""
+    if not inner:
+        return f"write module:{what}, as in '{module}:{EXAMPLES[what]}'"
+    return f"did you mean '{module}:{inner}'?" if inner.isidentifier() else ""
+
+
+def import_named_module(name: str, key: str) -> ModuleType:
+    """Import the module that a key names."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise make_missing_error(error.name, key) from None
+        raise make_import_error(name, key, error) from None
+    except Exception as error:  # another package may raise anything
+        raise make_import_error(name, key, error) from None
+
+
+def make_missing_error(module: str, key: str) -> ConfigError:
+    return ConfigError(
+        f"{key}: there is no module '{module}' on this machine; install its package, or start in the"
+        " folder that contains it"
+    )
+
+
+def make_import_error(name: str, key: str, error: Exception) -> ConfigError:
+    """Return the error for a module that cannot be imported, with the line that failed."""
+    reason = " ".join(str(error).split())
+    file = f"{name.replace('.', '/')}.py"
+    lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
+    where = f" ({file}, line {lines[-1]})" if lines else ""
+    return ConfigError(f"{key}: cannot import {name}: {type(error).__name__}: {reason}{where}")
 
 
 # By its path ------------------------------------------------------------------------------------

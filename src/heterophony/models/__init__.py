@@ -8,6 +8,7 @@ from inspect import signature
 
 from ..core.errors import ConfigError, find_name
 from ..core.net import Net
+from ..core.own_modules import suggest_module_and_class
 
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
@@ -62,6 +63,8 @@ def get_model_builder(name: str) -> ModelBuilder:
 def find_model_name(name: str) -> str:
     """Return the registered name that matches, in any case; raise ConfigError if there is none."""
     full, sign, width = name.partition("@")
+    if hint := suggest_module_and_class(full, "function"):
+        raise ConfigError(f"model.name: no '{full}' here; {hint}")
     found = find_name(MODEL_DESCRIPTIONS, full, "model.name")
     if not sign:
         return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_display_name, is_own_code, load_algorithm_file
+from ..algorithms import get_display_name, load_algorithm_file
 from ..config.reading import read_config
 from ..core.errors import ConfigError, DivergedError, FolderError, HeterophonyError, choose
 from ..core.files import (
@@ -28,7 +28,7 @@ from ..core.files import (
     unpack,
     write_folder,
 )
-from ..core.own_modules import forget_module
+from ..core.own_modules import forget_module, is_own_code
 from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
 from ..results.comparison import extract_measures

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..algorithms import is_own_code
 from ..algorithms.centralized import Centralized
 from ..config.checkpoint import save_checkpoint
 from ..config.config import Config
@@ -19,6 +18,7 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.files import read_json
 from ..core.net import copy_module
+from ..core.own_modules import is_own_code
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..core.tensors import Tensors, load_into_net
 from ..data.federation import Federation

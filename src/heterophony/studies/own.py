@@ -1,10 +1,8 @@
-"""The user's own models, losses and metrics: nets are split, and all are checked before training."""
+"""The user's own models by client, losses and metrics: all are checked before training."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from inspect import signature
 from math import inf
@@ -13,51 +11,17 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from ..config.nets import ClientNets
+from ..config.nets import EXAMPLES, ClientNets, OwnModel, prepare_own_net
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, suggest_or_list
 from ..core.net import Net, copy_module
 from ..core.randomness import seeded
-from ..core.records import Record, unpack_inputs
-from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
-from ..core.tasks import Criterion, MetricFunction, get_task
+from ..core.tasks import Criterion, MetricFunction
 from ..core.tensors import Tensors
 from ..core.training import Training, create_optimizer
 from ..data.federation import Federation
-from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
 from ..models import find_model_name, get_default_head_depth, get_model_builder
-
-OwnModel = nn.Module | Callable[[], nn.Module]
-EXAMPLES = 4  # enough for BatchNorm, and fast
-
-
-def prepare_own_net(
-    model: OwnModel, algorithm: Algorithm, federation: Federation, seed: int
-) -> Callable[[], Net]:
-    """Return a function that builds the net identically in every process.
-
-    Verify on a few examples that the net computes what the user's module computes, and that its
-    output fits the classes.
-    """
-    x = take_examples(federation)
-    if isinstance(model, nn.Module):
-        check_copyable(model)
-    with seeded(seed, "init"):  # as the plan builds it
-        module = build_module(model)
-    check_copyable(module)
-    record = federation.record
-    if isinstance(module, Net):
-        cut, net = None, module
-        unpack_inputs(net.base, record)
-        verify_origin(net, x)
-    else:
-        unpack_inputs(module, record)
-        cut = find_verified_cut(module, x, algorithm.needs_head)
-        net = cut_module(deepcopy(module), cut)
-    if uses_logits(algorithm):
-        check_output(net, x, federation, type(module).__name__)
-    return partial(build_own_net, model, cut, record)
 
 
 def resolve_models(model: Any, federation: Federation) -> Any:
@@ -130,90 +94,6 @@ def prepare_own_nets(
 
 def name_model(model: OwnModel) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else name_function(model)
-
-
-def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
-    """Build the net from (a copy of) a user's module, or from a function, cut into base and head."""
-    module = build_module(model)
-    unpack_inputs(module.base if isinstance(module, Net) else module, record)
-    if not isinstance(module, Net):
-        assert cut is not None  # found before the run
-        return cut_module(module, cut)
-    module.origin = None  # was compared before the run; copies need not carry it
-    return module
-
-
-def build_module(model: OwnModel) -> nn.Module:
-    """Copy a user's module, or call a user's function that makes one."""
-    if isinstance(model, nn.Module):
-        return deepcopy(model)
-    if not callable(model):
-        raise ConfigError(
-            f"model: must be a name, an nn.Module or a function that makes one, not {model!r}"
-        )
-    module = model()
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"model: the function returned {type(module).__name__}; make it return an nn.Module"
-        )
-    return module
-
-
-def check_copyable(module: nn.Module) -> None:
-    """Raise ConfigError for a module that cannot be copied, such as one that holds a lock or an open file."""
-    try:
-        deepcopy(module)
-    except Exception:  # the user's object may raise anything
-        where, reason = find_unpicklable(module, "model", deepcopy)
-        raise ConfigError(
-            f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
-            f" copied ({reason}); create it inside the method that uses it"
-        ) from None
-
-
-def take_examples(federation: Federation) -> Tensor:
-    """Take a few training examples in the form in which the net receives them."""
-    samples = federation.samples(federation.clients[0], "train")
-    return samples.batch(torch.arange(min(EXAMPLES, len(samples))))[0]
-
-
-def uses_logits(algorithm: Algorithm) -> bool:
-    """Return True if the net's output is used as logits; a user's algorithm may define its own output."""
-    methods = (getattr(type(algorithm), name) for name in ("build", "predict"))
-    return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
-
-
-def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None:
-    """Raise an error unless the net returns what the task requires, such as one logit per class."""
-    output, count = call_module(deepcopy(net).eval(), x), federation.classes
-    found = tuple(output.shape[1:])
-    task = get_task(federation.task)
-    if task.name == "classification" and len(found) == 1:
-        check_class_outputs(found[0], count, name)
-        return
-    wanted = (*federation.y.shape[1:], count) if task.name == "sequence" else (count,)
-    accepted = [wanted, ()] if task.name == "regression" and count == 1 else [wanted]
-    if found not in accepted:
-        shape = "×".join(map(str, found)) or "a single number"
-        raise ConfigError(
-            f"model: {name} returns {shape} for each example; it must return"
-            f" {task.output.format(n=count)}{', one for each class' * (task.name == 'classification')}"
-        )
-
-
-def check_class_outputs(outputs: int, classes: int, name: str) -> None:
-    """Check the number of logits; refuse too few, and warn about too many."""
-    if outputs < classes:
-        raise ConfigError(
-            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
-            f" give its last layer {classes} outputs"
-        )
-    if outputs > classes:
-        warnings.warn(
-            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
-            f" give its last layer {classes} outputs, or hp.federate classes={outputs}",
-            stacklevel=5,
-        )
 
 
 def check_kinds(loss: object, metrics: object) -> None:

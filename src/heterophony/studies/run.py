@@ -20,6 +20,7 @@ from ..algorithms import (
     get_class_name,
 )
 from ..config.config import check_kind_chosen, settle_protections
+from ..config.nets import OwnModel
 from ..config.reading import resolve_config
 from ..config.sections import DEFAULT_RATE, DataSection, EngineSection
 from ..core.accelerator import ON_CPU, Compute, Precision
@@ -48,7 +49,7 @@ from ..runs.summary import Summary, record_below_local, summarise
 from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
 from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
-from .own import OwnModel, check_kinds, names_all, resolve_models
+from .own import check_kinds, names_all, resolve_models
 from .spec import Metrics, RunSpec
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
@@ -107,7 +108,7 @@ def run(
         algorithm: A name, as in ``heterophony list algorithms``; ``"package.module:Class"``; a class
             or an instance of ``hp.Algorithm``.
         federation: The clients and their data, from ``hp.federate``.
-        model: A name, as in ``heterophony list models``; a module, whose weights are the initial
+        model: A name, as in ``heterophony list models`` or ``"package.module:function"``; a module, whose weights are the initial
             ones; or a function that builds a module. Where clients have different nets: a dict of
             these by client; a list, of which clients get one after the other, again and again; or a
             function of the client. Default: chosen by the shape of the data.
@@ -206,7 +207,8 @@ def make_spec(
     model, metrics = resolve_models(how["model"], federation), how["metrics"]
     how["model"] = model
     named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
-    config = resolve_config(list_sections(how, list(metrics) if named_metrics else None))
+    sections = list_sections(how, list(metrics) if named_metrics else None)
+    config = resolve_config(sections, trust=True)  # of what a model's name imports
     usual = choose_default_training(federation.name, federation.shape)
     training, training_of = resolve_training(how["training"], usual, federation)
     given_rule = not isinstance(how["participation"], int | float)

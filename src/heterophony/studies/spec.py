@@ -11,15 +11,16 @@ from shlex import quote
 from types import NoneType
 from typing import Any
 
-from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, is_own_code, label_algorithm
+from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, label_algorithm
 from ..config.config import Config, check_training
 from ..config.keys import rename_key, rename_sections
-from ..config.nets import ClientNets
+from ..config.nets import ClientNets, OwnModel, prepare_own_net
 from ..config.reading import read_config
 from ..config.sections import AVAILABILITY_RULES
 from ..core.errors import ConfigError, FolderError
 from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.net import Net
+from ..core.own_modules import is_own_code
 from ..core.status_line import name_slow_work
 from ..core.tasks import Criterion, MetricFunction
 from ..core.training import Training
@@ -29,14 +30,7 @@ from ..jobs.plan import Plan, describe_plan
 from ..population.participation import FunctionParticipation, Poisson, Skewed, Uniform
 from ..protection import PROTECTION_CLASSES, get_kind
 from ..runs.folder import RunFolder
-from .own import (
-    OwnModel,
-    check_own_functions,
-    check_own_training,
-    name_function,
-    prepare_own_net,
-    prepare_own_nets,
-)
+from .own import check_own_functions, check_own_training, name_function, prepare_own_nets
 
 Metrics = Sequence[str | MetricFunction]
 
