@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from heterophony.boards.protocol import job_codec
-from heterophony.boards.protocol.blobs import ReplyStore
+from heterophony.boards.protocol.blobs import GivenStore, ReplyStore
 from heterophony.boards.protocol.board_session import BoardSession
 from heterophony.boards.protocol.messages import BlobRef, ClientSummary, Control
 from heterophony.boards.protocol.server_session import ServerSession
@@ -23,6 +23,7 @@ from heterophony.core.tensors import Tensors
 from heterophony.jobs.plan import Job
 
 RUN, CONFIG, LIMIT = "run-1", b"algorithm = 'fedavg'\n" * 40, 1 << 24
+GIVEN = bytes(range(256)) * 1500  # a checkpoint of three chunks
 SMALL_LIMIT = 1 << 20  # of the reply to an evaluation
 SERVER = ""
 
@@ -80,6 +81,7 @@ class BoardRun:
             board=self.name,
             session=f"{self.name}-{self.starts}",
             reply_store=ReplyStore(self.disk),
+            given_store=GivenStore(self.disk.with_name(f"{self.name}-given")),
             max_blob_bytes=LIMIT,
             now=now,
         )
@@ -89,8 +91,9 @@ class BoardRun:
         """Run one step of a board's program."""
         s = self.session
         out = s.tick(now)
-        if s.config is not None and s.hello is None:
+        if s.has_everything and s.hello is None:
             assert s.config == CONFIG
+            assert s.given.read_bytes() == GIVEN
             out += s.introduce("0.1.0", [holding(c) for c in self.clients], {"cpu": "a"}, now)
         if self.busy and self.busy[0] <= now:
             job, self.busy = self.busy[1], None
@@ -134,10 +137,11 @@ class Simulation:
         """Start as after kill -9: only the journal is known, and the whole round is assigned again."""
         self.start += 1
         control = Control(
-            RUN, self.run_id, self.start, "waiting", 0, 9, 0, BlobRef.from_bytes(CONFIG)
+            *(RUN, self.run_id, self.start, "waiting", 0, 9, 0, BlobRef.from_bytes(CONFIG)),
+            (BlobRef.from_bytes(GIVEN),),
         )
         self.server = ServerSession(
-            control, CONFIG, lambda board, hello: "", self.now, self.board_of_client
+            *(control, CONFIG, lambda board, hello: "", self.now, self.board_of_client), GIVEN
         )
         self.server.assignments.rules = SimpleNamespace(
             check_reply=lambda reply, job: self.check(job, reply),

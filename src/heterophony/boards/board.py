@@ -48,17 +48,17 @@ from .board_data import (
 )
 from .broker.enrolment import Enrolment, make_endpoint
 from .protocol import job_codec, topics
-from .protocol.blobs import ReplyStore
+from .protocol.blobs import MAX_BLOB_BYTES, GivenStore, ReplyStore
 from .protocol.board_session import BoardSession
 from .protocol.messages import Control, decode_message
 from .protocol.topics import Publication
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import ConnectionEvent, ReceivedMessage, Will
 
-MAX_BLOB_BYTES = 1 << 30  # limit for the tensors of one job
 POLL_SECONDS = 0.05
 SHOWN_CLIENTS = 8  # clients listed in the line that announces the run
 RUN_ID_FILE = "run-id"
+GIVEN_FOLDER = "given"  # beside the folders of runs
 Say = Callable[[str], None]
 JobResult = tuple[Reply | Exception, float]
 
@@ -164,6 +164,7 @@ class BoardRun:
             board=enrolment.name,
             session=secrets.token_hex(8),
             reply_store=ReplyStore(self.folder / "replies"),
+            given_store=GivenStore(folder / GIVEN_FOLDER),
             max_blob_bytes=MAX_BLOB_BYTES,
             now=time.monotonic(),
             run_id=self.board_folder.run_id,
@@ -214,7 +215,8 @@ class BoardRun:
     def advance(self) -> None:
         """Build the plan, start jobs, hand in results, and print the server's answers."""
         now = time.monotonic()
-        if self.plan is None and self.session.config is not None:
+        if self.plan is None and self.session.has_everything:
+            assert self.session.config is not None
             self.start_plan(self.session.config, now)
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
@@ -242,7 +244,10 @@ class BoardRun:
             federation = load_federation(config, self.options.data)
         # the server selects clients; its settings for that name clients that are not here
         local_config = replace(
-            config, participation=Uniform(rate=1.0), speeds=Speeds(), stop=StopSection()
+            config.begin_with(self.session.given),
+            participation=Uniform(rate=1.0),
+            speeds=Speeds(),
+            stop=StopSection(),
         )
         self.compute = replace(  # the server decides the precision, this board where it computes
             self.compute,

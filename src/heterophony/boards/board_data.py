@@ -57,6 +57,11 @@ class RemoteFederation(Federation):
     def data(self, client: str) -> ClientData:
         raise DataError(f"the data of client {client} are on its board")
 
+    def take_examples(self, count: int) -> torch.Tensor:
+        """Return blank examples as network input."""
+        stored = torch.zeros(count, *self.shape, dtype=self.x.dtype)
+        return stored.float() if stored.dtype == torch.uint8 else stored
+
     def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
         """Write nothing: the server does not know who holds which example."""
 
@@ -70,7 +75,9 @@ def make_remote_federation(
     y = torch.empty(0, dtype=torch.int64)
     no_rows: dict[str, torch.Tensor] = {}
     return RemoteFederation(
-        name, x, y, Scale(255.0, (0.5,), (0.5,)), labels, no_rows, no_rows, summaries=summaries
+        *(name, x, y, Scale(255.0, (0.5,), (0.5,)), labels, no_rows, no_rows),
+        record=read_record(first),
+        summaries=summaries,
     )
 
 
@@ -88,10 +95,26 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
         digest.update(tensor_to_bytes(samples.get_all_stored()))
         digest.update(tensor_to_bytes(samples.labels))
     counts = tuple(int(n) for n in federation.counts()[i])
+    record = federation.record
     return ClientSummary(
         client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,
         classes=federation.classes, type=str(federation.x.dtype).removeprefix("torch."),
+        record="" if record is None else json.dumps(record.to_dict()),
     )  # fmt: skip
+
+
+def read_record(summary: ClientSummary) -> Record | None:
+    """Return the arrays that a client's packed examples hold; raise ValueError if a row cannot hold them."""
+    if not summary.record:
+        return None
+    try:
+        record = Record.from_dict(json.loads(summary.record))
+        fits = (sum(field.words for field in record.fields),) == tuple(summary.shape)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        fits = False
+    if not fits or summary.type != "int32":
+        raise ValueError("reports arrays that its examples cannot hold")
+    return record
 
 
 def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSummary | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..config.checkpoint import read_checkpoint_bytes
 from ..config.config import Config
 from ..core.errors import ConfigError, FolderError
 from ..core.files import NAME_PATTERN, read_json, sort_names, write_json
@@ -21,13 +22,20 @@ from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.summary import Summary
 from ..studies.run import execute_plan
-from .board_data import FindSummary, RemoteFederation, load_known_summaries, make_remote_federation
+from .board_data import (
+    FindSummary,
+    RemoteFederation,
+    load_known_summaries,
+    make_remote_federation,
+    read_record,
+)
 from .broker.broker import Broker
 from .broker.certificates import EnrolledClients
 from .broker.enrolment import Enrolment, make_endpoint
 from .engine import BoardEngine, ServerLink
 from .journal import Journal, StatusWriter
 from .protocol import topics
+from .protocol.blobs import MAX_BLOB_BYTES
 from .protocol.message_fields import parse_fields
 from .protocol.messages import BlobRef, ClientSummary, Control, Hello
 from .protocol.server_session import ServerSession
@@ -100,6 +108,10 @@ def find_data_objection(
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
         return f"client '{client.name}' has {client.train} examples, but its counts by class do not add up to that"
+    try:
+        read_record(client)
+    except ValueError as error:
+        return f"client '{client.name}' {error}"
     before = summaries.get(client.name)
     if before is not None and before != client:
         return f"the data of client '{client.name}' differ from those it started the run with"
@@ -160,9 +172,9 @@ def has_configured_format(config: Config, client: ClientSummary) -> bool:
     return get_example_format(client)[:2] == (spec.shape, len(spec.labels))
 
 
-def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str]:
+def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str, str]:
     """Return what must be equal for all clients of a run: shape, classes and type of examples."""
-    return tuple(client.shape), client.classes, client.type
+    return tuple(client.shape), client.classes, client.type, client.record
 
 
 class BoardsRecord:
@@ -263,7 +275,7 @@ def serve(
     check_boards_can_run(config)
     record = BoardsRecord(folder.path)
     admission = Admission(config, record, enrolled, hooks.say)
-    text = folder.config_file.read_bytes()
+    text, given = folder.config_file.read_bytes(), read_given(config)
     control = Control(
         run,
         record.run_id,
@@ -273,9 +285,15 @@ def serve(
         config.top.rounds,
         0,
         BlobRef.from_bytes(text),
+        () if given is None else (BlobRef.from_bytes(given),),
     )
+    if given is not None:
+        hooks.say(
+            f"boards that lack the checkpoint {config.model.init} receive it once:"
+            f" {len(given) / 1e6:.1f} MB"
+        )
     session = ServerSession(
-        control, text, admission.check, time.monotonic(), record.board_of_client
+        control, text, admission.check, time.monotonic(), record.board_of_client, given
     )
     with (
         open_transport(enrolment, run) as transport,
@@ -301,6 +319,19 @@ def serve(
         summary = execute_plan(plan, folder, engine, [hooks.on_event])
         link.announce_end()  # even if the run had already ended: its boards may not know
     return summary
+
+
+def read_given(config: Config) -> bytes | None:
+    """Return the checkpoint that the run begins with, which each board receives once."""
+    if config.model.init is None:
+        return None
+    given = read_checkpoint_bytes(config.model.init)
+    if len(given) > MAX_BLOB_BYTES:
+        raise ConfigError(
+            f"model.init: {config.model.init} has {len(given)} bytes; boards receive at most"
+            f" {MAX_BLOB_BYTES}"
+        )
+    return given
 
 
 def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:

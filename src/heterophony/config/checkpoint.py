@@ -24,7 +24,7 @@ def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callabl
     """
     if path is None:
         return build
-    checkpoint = read_checkpoint(Path(path).expanduser())
+    checkpoint = read_checkpoint(path)
     build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
     build_with_weights()  # so that a mistake is reported here, not by a worker
     return build_with_weights
@@ -101,14 +101,20 @@ def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
     return Tensors({whole[k]: v for k, v in checkpoint.items()})
 
 
-def read_checkpoint(path: Path) -> Tensors:
+def read_checkpoint(path: str) -> Tensors:
     """Read the tensors of a safetensors file."""
     try:
-        return from_safetensors(read_regular_file(path, BLOB_LIMIT))
-    except OSError as error:
-        raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
+        return from_safetensors(read_checkpoint_bytes(path))
     except CodecError as error:
         raise ConfigError(f"model.init: {path}: {error}") from None
+
+
+def read_checkpoint_bytes(path: str) -> bytes:
+    """Read the file that ``model.init`` names."""
+    try:
+        return read_regular_file(Path(path).expanduser(), BLOB_LIMIT)
+    except OSError as error:
+        raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
 
 
 def save_checkpoint(path: Path, net: Tensors) -> None:

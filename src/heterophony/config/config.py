@@ -136,6 +136,12 @@ class Config:
         check_merge(plan)
         return plan
 
+    def begin_with(self, checkpoint: Path | None) -> Config:
+        """Return the configuration with the server's checkpoint in place of the file that it names."""
+        if checkpoint is None:
+            return self
+        return replace(self, model=replace(self.model, init=str(checkpoint)))
+
     def build_board_plan(self, federation: Federation) -> Plan:
         """Build the plan of a run on boards, where faults are real rather than simulated."""
         if self.evaluation.keep_best:

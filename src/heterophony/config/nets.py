@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, signature
 
-import torch
 from torch import Tensor, nn
 
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
@@ -203,7 +202,7 @@ def prepare_own_net(
     Verify on a few examples that the net computes what the user's module computes, and that its
     output fits the classes.
     """
-    x = take_examples(federation)
+    x = federation.take_examples(EXAMPLES)
     if isinstance(model, nn.Module):
         check_copyable(model)
     with seeded(seed, "init"):  # as the plan builds it
@@ -260,12 +259,6 @@ def check_copyable(module: nn.Module) -> None:
             f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
             f" copied ({reason}); create it inside the method that uses it"
         ) from None
-
-
-def take_examples(federation: Federation) -> Tensor:
-    """Take a few training examples in the form in which the net receives them."""
-    samples = federation.samples(federation.clients[0], "train")
-    return samples.batch(torch.arange(min(EXAMPLES, len(samples))))[0]
 
 
 def uses_logits(algorithm: Algorithm) -> bool:

@@ -112,6 +112,11 @@ class Federation:
         """The shape of one example."""
         return tuple(self.x.shape[1:])
 
+    def take_examples(self, count: int) -> Tensor:
+        """Return a few training examples as network input."""
+        samples = self.samples(self.clients[0], "train")
+        return samples.batch(torch.arange(min(count, len(samples))))[0]
+
     def data(self, client: str) -> ClientData:
         """Return a client's training and test examples."""
         return ClientData(self.samples(client, "train"), self.samples(client, "test"), self.classes)

@@ -15,6 +15,7 @@ from ...core.files import make_folder, translate_disk_errors, write_atomically
 from . import messages
 from .messages import MAX_WANTED_CHUNKS, BlobRef, Done, Want
 
+MAX_BLOB_BYTES = 1 << 30  # of the tensors of one job, or of a checkpoint
 FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
@@ -237,6 +238,29 @@ class BlobCache:
         """Repeat the current request no sooner than that of the transfer before it."""
         if self.current_transfer is not None:
             self.current_transfer.resend_timer = unanswered.resend_timer
+
+
+class GivenStore:
+    """Checkpoints that runs begin with, by their sha256, in a folder that all runs of a board share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.verified: set[Path] = set()
+
+    def find(self, sha256: str) -> Path | None:
+        """Return the file of a checkpoint; None if this board does not have it undamaged."""
+        path = self.folder / f"{sha256}.safetensors"
+        if path not in self.verified and path.is_file():
+            with translate_disk_errors(path), open(path, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
+                    self.verified.add(path)
+        return path if path in self.verified else None
+
+    def put(self, sha256: str, content: bytes) -> None:
+        """Store a checkpoint."""
+        with translate_disk_errors(self.folder):
+            make_folder(self.folder)
+        write_atomically(self.folder / f"{sha256}.safetensors", content)
 
 
 class ReplyStore:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ...core import codec
 from ...core.errors import CodecError
@@ -14,7 +15,7 @@ from ...core.tensors import Tensors
 from ...engines.wire import TensorCache
 from ...jobs.plan import Job
 from . import job_codec, messages, topics
-from .blobs import BlobCache, Chunk, ReplyStore, ResendTimer, decode_chunk
+from .blobs import BlobCache, Chunk, GivenStore, ReplyStore, ResendTimer, decode_chunk
 from .message_fields import to_single_line
 from .messages import (
     Assigned,
@@ -41,8 +42,10 @@ OutgoingMessages = list[Message | bytes]
 class JobQueue:
     """Waiting jobs, the current job, and finished jobs until the server can no longer ask for them."""
 
-    def __init__(self, *, reply_store: ReplyStore, max_blob_bytes: int, now: float) -> None:
-        self.reply_store = reply_store
+    def __init__(
+        self, *, reply_store: ReplyStore, given_store: GivenStore, max_blob_bytes: int, now: float
+    ) -> None:
+        self.reply_store, self.given_store = reply_store, given_store
         self.max_blob_bytes = max_blob_bytes
         self.blob_cache = BlobCache(max_blob_bytes)
         self.tensor_cache = TensorCache[str]()
@@ -172,12 +175,24 @@ class JobQueue:
     # Blobs ----------------------------------------------------------------------------------
     def request_blobs(self, now: float) -> OutgoingMessages:
         """Request chunks of the configuration, then of the tensors of the jobs in order."""
-        config = [self.control.config] if self.control else []
+        first = self.list_first_blobs()
         needed = [b for job in self.waiting.values() for b in (job.tensors, job.average)]
-        return [*self.blob_cache.request_missing([*config, *needed], now)]
+        return [*self.blob_cache.request_missing([*first, *needed], now)]
+
+    def list_first_blobs(self) -> list[BlobRef]:
+        """List the configuration and, unless this board has it on disk, the checkpoint of the run."""
+        if self.control is None:
+            return []
+        given = (b for b in self.control.given if not self.given_store.find(b.sha256))
+        return [self.control.config, *given]
 
     def handle_chunk(self, chunk: Chunk, now: float) -> OutgoingMessages:
-        return self.request_blobs(now) if self.blob_cache.add_chunk(chunk, now) else []
+        if not self.blob_cache.add_chunk(chunk, now):
+            return []
+        for blob in self.control.given if self.control else ():
+            if (content := self.blob_cache.blobs.pop(blob.sha256, None)) is not None:
+                self.given_store.put(blob.sha256, content)
+        return self.request_blobs(now)
 
     # Repeat ---------------------------------------------------------------------------------
     def repeat_all(self, now: float) -> OutgoingMessages:
@@ -227,12 +242,18 @@ class BoardSession:
         board: str,
         session: str,
         reply_store: ReplyStore,
+        given_store: GivenStore,
         max_blob_bytes: int,
         now: float,
         run_id: str = "",
     ) -> None:
         self.run, self.board, self.session = run, board, session
-        self.jobs = JobQueue(reply_store=reply_store, max_blob_bytes=max_blob_bytes, now=now)
+        self.jobs = JobQueue(
+            reply_store=reply_store,
+            given_store=given_store,
+            max_blob_bytes=max_blob_bytes,
+            now=now,
+        )
         self.control: Control | None = None
         # replaced_by: id of a new run with the same name
         self.run_id, self.replaced_by = run_id, ""
@@ -247,6 +268,18 @@ class BoardSession:
     def config(self) -> bytes | None:
         """The run's configuration file; None until it has arrived."""
         return self.jobs.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
+
+    @property
+    def given(self) -> Path | None:
+        """The file of the checkpoint that the run begins with; None if there is none."""
+        blobs = self.control.given if self.control else ()
+        return next((self.jobs.given_store.find(blob.sha256) for blob in blobs), None)
+
+    @property
+    def has_everything(self) -> bool:
+        """Return True if everything that the plan is built from has arrived."""
+        needs_given = self.control is not None and bool(self.control.given)
+        return self.config is not None and (self.given is not None) == needs_given
 
     def introduce(
         self,

@@ -120,7 +120,8 @@ class ClientSummary:
     shape: Integers
     classes: Count
     # type of the stored examples
-    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"
+    type: Annotated[str, one_of("uint8", "float32", "int64", "int32")] = "uint8"
+    record: Annotated[str, text(4096)] = ""  # the arrays of packed examples, as JSON
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ class Message:
 class Control(Message):
     """From the server, retained: the state of the run.
 
-    Memories of rounds before ``oldest`` are no longer needed.
+    Memories of rounds before ``oldest`` are no longer needed. ``given`` is the checkpoint that the
+    run begins with, if there is one.
     """
 
     run: TopicName
@@ -160,6 +162,7 @@ class Control(Message):
     rounds: Count
     oldest: Count
     config: BlobRefField
+    given: Annotated[tuple[BlobRef, ...], list_of(record_of(BlobRef), 1)] = ()  # initial weights
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ...engines.base import sort_jobs
 from ...jobs.plan import Job
 from . import messages, topics
 from .assignments import Assignments, LostJob, describe_unexpected_error
-from .blobs import OutgoingBlob, ResendTimer, decode_chunk
+from .blobs import OutgoingBlob, ResendTimer, count_chunks, decode_chunk
 from .messages import Control, Done, Failed, Hello, Message, Metrics, Status, Want, Welcome
 from .registry import AdmissionCheck, BoardRegistry
 from .topics import ParsedTopic, Publication
@@ -25,6 +25,7 @@ class ServerSession:
     """One run, during one start of the server.
 
     ``control`` is the first message to all boards. ``board_of_client`` is known from earlier starts.
+    ``given`` is the checkpoint that the run begins with.
     """
 
     def __init__(
@@ -34,14 +35,17 @@ class ServerSession:
         check_admission: AdmissionCheck,
         now: float,
         board_of_client: Mapping[str, str],
+        given: bytes | None = None,
     ) -> None:
         self.run, self.control = control.run, control
-        self.config_blob = OutgoingBlob.from_bytes(config)
+        blobs = [OutgoingBlob.from_bytes(b) for b in (config, given) if b is not None]
+        self.common_blobs = {blob.blob.sha256: blob for blob in blobs}  # that every board may pull
         self.registry = BoardRegistry(control, check_admission, board_of_client)
         self.stats = self.registry.stats
         self.stats.now = now
         self.assignments = Assignments(control.run_id, self.registry)
         self.control_timer = ResendTimer(now)
+        self.given_to = set[str]()  # boards that have pulled the checkpoint
 
     # Called by the server -------------------------------------------------------------------
     def submit_jobs(self, jobs: Sequence[Job], now: float, oldest: int = 0) -> list[Publication]:
@@ -153,8 +157,9 @@ class ServerSession:
         match message, record:
             case Hello(), _:
                 return self.handle_hello(board, message, now)
-            case Want(), _ if message.sha256 == self.config_blob.blob.sha256:
-                answer = self.config_blob.encode_wanted_chunks(message)
+            case Want(), _ if message.sha256 in self.common_blobs:
+                answer = self.common_blobs[message.sha256].encode_wanted_chunks(message)
+                self.record_given(board, message)
             case Want(), _:
                 answer = self.assignments.answer_want(board, message)
             case Done(), record if record:
@@ -164,6 +169,14 @@ class ServerSession:
             case Metrics(), record if record:
                 record.metrics = message.values
         return self.address_to_board(board, answer)
+
+    def record_given(self, board: str, want: Want) -> None:
+        """Record in the journal when a board pulls the end of the checkpoint."""
+        for blob in self.control.given:
+            ends = want.sha256 == blob.sha256 and count_chunks(blob) - 1 in want.chunks
+            if ends and board not in self.given_to:
+                self.given_to.add(board)
+                self.stats.record_fact("given", board, bytes=blob.size, sha256=blob.sha256[:16])
 
     def handle_hello(self, board: str, hello: Hello, now: float) -> list[Publication]:
         answer = self.registry.handle_hello(board, hello)
