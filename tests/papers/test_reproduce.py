@@ -543,7 +543,7 @@ def test_a_table_trains_its_checkpoint_first_and_all_runs_begin_with_it(tmp_path
     file = tmp_path / "pretrained.safetensors"
     assert notes[0] == f"training {file} first, which all runs begin with"
     assert done.to_dict()["pretrained_sha256"] == sha256(file.read_bytes()).hexdigest()
-    given = read_checkpoint(file)
+    given = read_checkpoint(str(file))
     for row in ("linear-probe", "local"):
         folder = RunFolder(tmp_path / f"{row}--cifar-10-alpha-0.5--3")
         net = read_spec(folder).build_plan().template
