@@ -61,16 +61,15 @@ class FinalRuns:
         return {cell: entries[cell.name] for cell in self.list_cells() if cell.name in entries}
 
     def add(self, folders: Sequence[Path]) -> None:
-        """Store the cells whose seeds have all finished, packed; stored cells stay as they are."""
+        """Store the cells whose seeds have all finished, packed, in place of what is stored of them."""
         self.board.mkdir(exist_ok=True)
         curves = json.loads(self.curves.read_text()) if self.curves.exists() else {}
         finished = {run.folder.name: run for run in load_runs(folders, print) if run.summary}
-        stored = {e.folder.name for e in read_board(self.board)} if self.curves.exists() else set()
         seeds = self.table.measured.seeds
         alone = index_local_runs(finished.values())
         for cell in self.list_cells():
             runs = list(find_seeds(cell, seeds, finished))
-            if len(runs) < len(seeds) or cell.name in stored:
+            if len(runs) < len(seeds):
                 continue
             config = (runs[0].folder / "config.toml").read_text(encoding="utf-8")
             write_entry(self.board / cell.name, config, {run.seed: describe(run) for run in runs})
@@ -78,6 +77,10 @@ class FinalRuns:
             curves[cell.name] = average_curves(runs)
             if all(found):
                 curves[cell.name]["below_local"] = [round(f["below_local"], 4) for f in found]
+            if joined := [s.new_clients for run in runs if (s := run.summary) and s.new_clients]:
+                curves[cell.name]["new_clients"] = [
+                    {"before": round(new.before, 6), "P": round(new.P, 6)} for new in joined
+                ]
         self.curves.write_text(json.dumps(dict(sorted(curves.items()))) + "\n")
         pack(self.board)
 

@@ -35,17 +35,19 @@ FINAL = FinalRuns(HERE, "gausshead")
 DOCS = HERE.parents[1] / "docs"
 PAGE = DOCS / "explanation" / "gausshead-results.md"
 FIGURE = DOCS / "images" / "gausshead.svg"
-METHOD, RIVALS = "GaussHead", ("FedRoD", "FixHead", "pFedFDA")
+SECONDS = HERE / "seconds.json"
+METHOD, BASE, RIVALS = "GaussHead", "FixHead", ("FedRoD", "FixHead", "pFedFDA")
 DECIDING = tuple(
     f"{data}, rare, alpha {alpha}" for data in ("Fashion-MNIST", "CIFAR-10") for alpha in (0.1, 0.5)
 )
+NEW_CLIENTS = ", new clients"  # the end of the column in which a tenth of the clients joins later
 STAR = " \\*"
 MEASURES = {"G": "G.last10", "P": "P.last10"}
 HEAD = """\
 # GaussHead: what was found
 
 Written by [`report.py`](../../results/gausshead/report.py) from the stored runs. [The protocol](gausshead.md) was written before them. Five seeds; 40 rounds, which is short: see the curves.
-A dash in a table: not run. GaussHead and FixHead ran on CIFAR-100 on another kind of processor than the rest, with the same data and seeds: their hashes are of that kind.
+A dash in a table: not run, or no such number. GaussHead and FixHead ran on CIFAR-100 on another kind of processor than the rest, with the same data and seeds: their hashes are of that kind.
 
 ![G and P of GaussHead, FixHead, FedRoD, pFedFDA and FedAvg over the rounds](../images/gausshead.svg)
 """
@@ -58,11 +60,26 @@ DIFFERENCES = """\
 ## Differences
 GaussHead minus the other method, in points, paired by seed: mean ± half of the 95 % interval. An asterisk: p of Student's paired test is below 0.05 after Holm's correction for all {tests} tests of G and P on this page.
 """
+FIXHEAD = """\
+## FixHead stays, as the training of GaussHead
+GaussHead trains by it, and the variants of the choice that do so were ahead of those that train by FedRoD. As a method of its own it has no lead on these federations:
+{told}. FixHead minus the other method:
+
+{table}"""
+JOINED = """\
+## New clients
+Fashion-MNIST, rare, alpha 0.1, with a tenth of the clients left out of the training. They join after the last round: P on their test examples with the model as they receive it, and after one round of training of their own
+(none for methods that only tune). Few clients, so the intervals are wide.
+"""
+TAKEN = """\
+## Seconds
+Processor time of ten rounds and one evaluation on the first federation, one core, the fastest of three: {told}.
+"""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """GaussHead minus another method, in points."""
+    """One method minus another, in points."""
 
     mean: float
     low: float
@@ -82,9 +99,11 @@ def list_rows(final: Mapping[Cell, Entry]) -> list[str]:
     return list(dict.fromkeys(cell.row for cell in final))
 
 
-def compute_differences(final: Mapping[Cell, Entry]) -> dict[tuple[str, str, str], Difference]:
-    """Compare GaussHead with every method on every federation; the key is row, column, G or P."""
-    pairs = dict(find_pairs(final))
+def compute_differences(
+    final: Mapping[Cell, Entry], method: str = METHOD
+) -> dict[tuple[str, str, str], Difference]:
+    """Compare a method with every other on every federation; the key is row, column, G or P."""
+    pairs = dict(find_pairs(final, method))
     corrected = apply_holm_correction([float(ttest_rel(*ab).pvalue) for ab in pairs.values()])
     found = {}
     for (key, (mine, other)), p in zip(pairs.items(), corrected, strict=True):
@@ -96,11 +115,11 @@ def compute_differences(final: Mapping[Cell, Entry]) -> dict[tuple[str, str, str
 
 
 def find_pairs(
-    final: Mapping[Cell, Entry],
+    final: Mapping[Cell, Entry], method: str
 ) -> Iterator[tuple[tuple[str, str, str], tuple[list[float], list[float]]]]:
     for cell, entry in final.items():
-        mine = final.get(Cell(METHOD, cell.column))
-        for letter, measure in MEASURES.items() if mine and cell.row != METHOD else ():
+        mine = final.get(Cell(method, cell.column))
+        for letter, measure in MEASURES.items() if mine and cell.row != method else ():
             assert mine is not None
             pair = list(mine.list_values(measure)), list(entry.list_values(measure))
             if len(pair[0]) == len(pair[1]) and pair[0] != pair[1]:
@@ -125,7 +144,7 @@ def write_claim(found: Mapping[tuple[str, str, str], Difference]) -> str:
 
 
 def write_summary(found: Mapping[tuple[str, str, str], Difference], columns: Sequence[str]) -> str:
-    """Count on how many federations GaussHead is above and below each method."""
+    """Count on how many federations a method is above and below each other one."""
     titles = ["against", "P above", "P below", "G above", "G below"]
     rows = []
     for row in dict.fromkeys(key[0] for key in found):
@@ -155,6 +174,40 @@ def write_differences(final: Mapping[Cell, Entry]) -> str:
     return "\n".join(parts)
 
 
+def write_base(final: Mapping[Cell, Entry]) -> str:
+    """Compare FixHead, by which GaussHead trains, with all other methods."""
+    found, columns = compute_differences(final, BASE), list_columns(final)
+
+    def count(row: str, letter: str) -> str:
+        of = [found[row, c, letter] for c in columns if (row, c, letter) in found]
+        return f"above on {sum(d.low > 0 for d in of)}, below on {sum(d.high < 0 for d in of)} of {len(of)}"
+
+    told = "; ".join(
+        f"against {row} its P is {count(row, 'P')}, its G {count(row, 'G')}"
+        for row in ("FedRoD", "FedETF", METHOD)
+    )
+    return FIXHEAD.format(told=told, table=write_summary(found, columns))
+
+
+def write_new_clients(final: Mapping[Cell, Entry]) -> str:
+    """Write P of clients that joined after training, before and after they trained."""
+    curves, rows = json.loads(FINAL.curves.read_text()), []
+    for cell in final:
+        if joined := curves[cell.name].get("new_clients"):
+            rows.append([cell.row, *(show([s[of] for s in joined]) for of in ("before", "P"))])
+    if not rows:
+        return ""
+    return f"{JOINED}\n{format_table(['', 'as received', 'after a round'], rows)}"
+
+
+def write_seconds() -> str:
+    """Write the processor time of ten rounds, if it was measured."""
+    if not SECONDS.exists():
+        return ""
+    found = json.loads(SECONDS.read_text())
+    return TAKEN.format(told=", ".join(f"{row} {taken:.1f}" for row, taken in found.items()))
+
+
 def write_numbers(final: Mapping[Cell, Entry]) -> str:
     curves, parts = json.loads(FINAL.curves.read_text()), [NUMBERS]
     for column in list_columns(final):
@@ -165,15 +218,17 @@ def write_numbers(final: Mapping[Cell, Entry]) -> str:
     return "\n".join(parts)
 
 
-def write_row(entry: Entry, below: Sequence[float] | None) -> list[str]:
-    def show(measure: str) -> str:
-        values = [100 * v for v in entry.list_values(measure)]
-        found = compute_confidence_interval(values) if values else None
-        return f"{fmean(values):.1f} ± {(found.high - found.low) / 2:.1f}" if found else "–"
+def show(values: Sequence[float]) -> str:
+    """Return a mean in % and half of its interval over the seeds; a dash without values."""
+    found = compute_confidence_interval([100 * v for v in values]) if values else None
+    return f"{100 * fmean(values):.1f} ± {(found.high - found.low) / 2:.1f}" if found else "–"
 
+
+def write_row(entry: Entry, below: Sequence[float] | None) -> list[str]:
     travelled = fmean(entry.list_values("MB_up")) + fmean(entry.list_values("MB_down"))
     share = "–" if below is None else f"{100 * fmean(below):.0f}"
-    return [*(show(m) for m in (*MEASURES.values(), "worst10")), share, f"{travelled:.0f}"]
+    measured = [show(entry.list_values(m)) for m in (*MEASURES.values(), "worst10")]
+    return [*measured, share, f"{travelled:.0f}"]
 
 
 def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -204,7 +259,17 @@ def draw_curves(final: Mapping[Cell, Entry]) -> None:
 
 
 def write_page(final: Mapping[Cell, Entry]) -> str:
-    return "\n".join([HEAD, write_differences(final), write_numbers(final)])
+    joined = {c: e for c, e in final.items() if c.column.endswith(NEW_CLIENTS)}
+    federations = {c: e for c, e in final.items() if c not in joined}
+    parts = [
+        HEAD,
+        write_differences(federations),
+        write_base(federations),
+        write_new_clients(joined),
+        write_seconds(),
+        write_numbers(federations),
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def main() -> None:
