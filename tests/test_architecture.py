@@ -67,14 +67,19 @@ def package(path: Path) -> str:
 
 def own_imports(path: Path) -> set[str]:
     """The modules of ours that a module imports, as dotted names below the package."""
-    folder, found = path.relative_to(SOURCE).parts[:-1], set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = folder[: len(folder) - node.level + 1]
-            found |= {
-                ".".join([*base, *([node.module] if node.module else [a.name])]) for a in node.names
-            }
-    return found
+    return {module for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.level
+            for module in find_imported(path, node)}  # fmt: skip
+
+
+def find_imported(path: Path, node: ast.ImportFrom) -> set[str]:
+    """The modules that one relative import names: ``from . import a, b`` may name two."""
+    folder = path.relative_to(SOURCE).parts[:-1]
+    base = [*folder[: len(folder) - node.level + 1], *filter(None, [node.module])]
+    inside = {a.name for a in node.names if SOURCE.joinpath(*base, f"{a.name}.py").exists()}
+    inside |= {a.name for a in node.names if not base}
+    whole = {".".join(base)} if len(inside) < len(node.names) else set()
+    return whole | {".".join([*base, name]) for name in inside}
 
 
 def imports(path: Path) -> set[str]:
@@ -225,3 +230,73 @@ def test_no_algorithm_copies_another():
 
     for a, b in combinations(ALGORITHMS, 2):
         assert not runs(a) & runs(b), f"{a.name} and {b.name}"
+
+
+def test_modules_are_chapters():
+    """250 to 300 modules, and at most seven of a hundred lines are imports."""
+    assert 250 <= len(MODULES) <= 300
+    imported = sum(
+        node.end_lineno - node.lineno + 1
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    assert imported <= 0.07 * sum(len(path.read_text().splitlines()) for path in MODULES)
+
+
+def test_no_module_imports_itself_in_the_end():
+    """No cycle of imports, also none through an import inside a function."""
+    edges = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): {
+            module for module in own_imports(path) if path != SOURCE / f"{module}.py"
+        }
+        for path in MODULES
+    }
+    while ends := [module for module, used in edges.items() if not used & edges.keys()]:
+        for module in ends:
+            del edges[module]
+    assert not edges
+
+
+# functions that may be longer, or take more than seven parameters, and why
+LONG = {
+    "studies/run.py:run",  # the main call: its docstring documents each of thirty parameters
+    "studies/federate.py:federate",  # likewise
+    "core/client.py:fit",  # what authors of algorithms call: the only training loop
+}
+
+
+def list_functions(path: Path) -> list[tuple[str, ast.FunctionDef]]:
+    tree = ast.parse(path.read_text())
+    return [
+        (f"{name(path)}:{node.name}", node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_function_is_short(path):
+    for function, node in list_functions(path):
+        assert node.end_lineno - node.lineno < 60 or function in LONG, function
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_function_takes_at_most_seven_parameters(path):
+    """Commands of the command line take one for each option."""
+    for function, node in list_functions(path):
+        args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        options = package(path) == "cli"
+        count = sum(a.arg not in ("self", "cls") for a in args)
+        assert count <= 7 or options or function in LONG, function
+
+
+def test_what_is_decided_once_is_in_one_place():
+    functions = [function for path in MODULES for function, _ in list_functions(path)]
+    assert [f for f in functions if f.endswith(":to_toml")] == ["config/config.py:to_toml"]
+    users = {name(path) for path in MODULES if "share_cluster(" in path.read_text()}
+    assert users == {"engines/ray/cluster.py", "studies/many.py"}
+    text = (SOURCE / "studies/many.py").read_text()
+    assert text.count("run_side_by_side(") == 3  # its definition, and twice in ``run_many``
+    assert text.count("share_cluster(") == 1
+    assert text.count("run_one_by_one(") == 2

@@ -26,7 +26,7 @@ from heterophony.boards.engine import BoardJudge
 from heterophony.boards.protocol import blobs as chunks
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.assignments import MESSAGES_PER_JOB
-from heterophony.boards.protocol.blobs import OutgoingBlob, ReplyStore, decode_chunk
+from heterophony.boards.protocol.blobs import GivenStore, OutgoingBlob, ReplyStore, decode_chunk
 from heterophony.boards.protocol.board_session import JobQueue
 from heterophony.boards.protocol.board_stats import BoardCounters
 from heterophony.boards.protocol.messages import (
@@ -317,7 +317,7 @@ def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
 
 def queue_of_jobs(folder, *tensors: bytes) -> JobQueue:
     """Return the queue of a board that waits for the tensors of a job for each."""
-    jobs = JobQueue(reply_store=ReplyStore(folder), max_blob_bytes=1000, now=0.0)
+    jobs = JobQueue(ReplyStore(folder), GivenStore(folder / "given"), max_blob_bytes=1000, now=0.0)
     jobs.handle_control(Control(RUN, "id", 1, "running", 0, 9, 0, CONFIG_BLOB), 0.0)
     jobs.blob_cache.blobs[CONFIG_BLOB.sha256] = b"config"
     for client, content in zip("abc", tensors, strict=False):

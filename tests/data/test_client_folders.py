@@ -19,7 +19,8 @@ from PIL import Image
 
 from helpers.boards import mosquitto
 from heterophony import __version__
-from heterophony.boards.board import BoardOptions, BoardRun, load_federation, summarize_client
+from heterophony.boards.board import BoardOptions, BoardRun, load_federation
+from heterophony.boards.board_data import summarize_client
 from heterophony.boards.broker.enrolment import read_enrolment as enrolled
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.messages import Hello

@@ -14,7 +14,7 @@ import torch
 
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.blobs import GivenStore, ReplyStore
-from heterophony.boards.protocol.board_session import BoardSession
+from heterophony.boards.protocol.board_session import BoardSession, JobQueue
 from heterophony.boards.protocol.messages import BlobRef, ClientSummary, Control
 from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.protocol.topics import Publication, make_board_topic, make_control_topic
@@ -76,13 +76,12 @@ class BoardRun:
 
     def start(self, now: float) -> None:
         self.starts += 1
+        stores = ReplyStore(self.disk), GivenStore(self.disk.with_name(f"{self.name}-given"))
         self.session = BoardSession(
             run=RUN,
             board=self.name,
             session=f"{self.name}-{self.starts}",
-            reply_store=ReplyStore(self.disk),
-            given_store=GivenStore(self.disk.with_name(f"{self.name}-given")),
-            max_blob_bytes=LIMIT,
+            jobs=JobQueue(*stores, LIMIT, now),
             now=now,
         )
         self.online, self.busy = False, None

@@ -17,15 +17,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, answer, params, weights
-from .parts.mixing import (
-    CoreWeights,
-    add_cores,
-    choose_wanted,
-    keep_received,
-    list_sent,
-    scale_gradients,
-    stack_cores,
-)
+from .parts import mixing
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class APPLE(Algorithm):
         sizes = torch.tensor([float(server.samples[c]) for c in others])
         named = {
             f"core/{i}/{k}": v
-            for i in list_sent(server, client, others, self.downloads)
+            for i in mixing.list_sent(server, client, others, self.downloads)
             for k, v in server.memory[f"core/{others[i]}"].without(*server.statistics).items()
         }
         own = server.memory.get(f"core/{client}", server.model)  # at first the initial model
@@ -61,21 +53,21 @@ class APPLE(Algorithm):
     def local(self, client: Client) -> Tensors:
         net = client.net
         client.memory.setdefault("initial", weights(net))
-        learned, others = CoreWeights(client), stack_cores(client)
+        learned, others = mixing.CoreWeights(client), mixing.stack_cores(client)
         rate, pull = self.weight_lr * client.lr_factor, self.mu * self.compute_fading(client)
         factor = len(learned.p) if self.scale_lr else 1
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            own = scale_gradients(params(net), factor)
-            return client.loss(answer(net, add_cores(own, others, learned.p), x), y)
+            own = mixing.scale_gradients(params(net), factor)
+            return client.loss(answer(net, mixing.add_cores(own, others, learned.p), x), y)
 
         # the client's own core is the net; the others are as received
         client.fit(loss, after=lambda: learned.step(rate, pull))
         learned.keep(client)
         if self.downloads is None or self.downloads >= len(learned.p) - 1:
             return client.shared()
-        keep_received(client)
-        return client.shared() | choose_wanted(client, learned.p, self.downloads)
+        mixing.keep_received(client)
+        return client.shared() | mixing.choose_wanted(client, learned.p, self.downloads)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         cores = {f"core/{r.client}": r.tensors.without("apple/*") for r in replies}
@@ -91,5 +83,5 @@ class APPLE(Algorithm):
         return (cos(pi * done) + 1) / 2 if self.fading == "cosine" else 0.001**done
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        p, others = CoreWeights(client).p, stack_cores(client)
-        return answer(client.net, add_cores(params(client.net), others, p), x)
+        p, others = mixing.CoreWeights(client).p, mixing.stack_cores(client)
+        return answer(client.net, mixing.add_cores(params(client.net), others, p), x)

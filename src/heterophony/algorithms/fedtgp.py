@@ -15,17 +15,11 @@ from torch.nn.functional import cross_entropy, linear, one_hot
 
 from ..core.algorithm import Reply, Server, setting
 from ..core.tensors import Tensors, weights
-from .parts.prototypes import (
-    PREFIX,
-    PrototypeAlgorithm,
-    PrototypeTraining,
-    collect_prototypes,
-    train_on_prototypes,
-)
+from .parts import prototypes
 
 
 @dataclass(frozen=True)
-class FedTGP(PrototypeAlgorithm):
+class FedTGP(prototypes.PrototypeAlgorithm):
     """Train prototypes on the server to be far apart; hold features near them."""
 
     paper = "Zhang et al., AAAI 2024"
@@ -37,7 +31,7 @@ class FedTGP(PrototypeAlgorithm):
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         if not any(r.tensors for r in replies):
             return server
-        z, y = collect_prototypes(replies)
+        z, y = prototypes.collect_prototypes(replies)
         w = add_classes(server.memory.get("generator", Tensors()), y.tolist(), z.shape[1])
         classes = sorted(int(c) for c in w.below("class/"))
         place, margin = {c: i for i, c in enumerate(classes)}, self.compute_margin(z, y)
@@ -47,10 +41,10 @@ class FedTGP(PrototypeAlgorithm):
             far = torch.cdist(z, generate(w), compute_mode="donot_use_mm_for_euclid_dist")
             return cross_entropy(-far - margin * one_hot(at, len(classes)), at)
 
-        how = PrototypeTraining(self.server_epochs, self.server_batch, self.server_lr)
-        w = train_on_prototypes(w, loss, (z, y), how)
+        how = prototypes.PrototypeTraining(self.server_epochs, self.server_batch, self.server_lr)
+        w = prototypes.train_on_prototypes(w, loss, (z, y), how)
         made = zip(classes, generate(w), strict=True)
-        new = Tensors({f"{PREFIX}{c}": v.clone() for c, v in made})
+        new = Tensors({f"{prototypes.PREFIX}{c}": v.clone() for c, v in made})
         return server.update(generator=w, prototypes=new)
 
     def compute_margin(self, z: Tensor, y: Tensor) -> float:

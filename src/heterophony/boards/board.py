@@ -20,17 +20,10 @@ from .. import __version__
 from ..config.config import Config
 from ..config.reading import resolve_config
 from ..config.sections import StopSection
+from ..core import files
 from ..core.accelerator import CPU, Compute, prepare_torch
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
-from ..core.files import (
-    load_secret,
-    lock_folder,
-    make_folder,
-    remove_unfinished_files,
-    translate_disk_errors,
-    write_atomically,
-)
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA
 from ..jobs.client_store import ID_FILE, FolderClientStore
@@ -38,18 +31,11 @@ from ..jobs.plan import Job, Plan
 from ..jobs.work import work
 from ..population.availability import Speeds
 from ..population.participation import Uniform
-from .board_data import (
-    BoardSensors,
-    MemoryGuard,
-    load_shares,
-    read_free_bytes,
-    reset_peak,
-    summarize_client,
-)
+from . import board_data
 from .broker.enrolment import Enrolment, make_endpoint
 from .protocol import job_codec, topics
 from .protocol.blobs import MAX_BLOB_BYTES, GivenStore, ReplyStore
-from .protocol.board_session import BoardSession
+from .protocol.board_session import BoardSession, JobQueue
 from .protocol.messages import Control, decode_message
 from .protocol.topics import Publication
 from .transport.mqtt_transport import MqttTransport
@@ -72,13 +58,13 @@ class BoardFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with translate_disk_errors(path):
-            make_folder(path)
-        self._lock = lock_folder(path)
-        remove_unfinished_files(path)
+        with files.translate_disk_errors(path):
+            files.make_folder(path)
+        self._lock = files.lock_folder(path)
+        files.remove_unfinished_files(path)
         if not (path / ID_FILE).exists():
-            write_atomically(path / ID_FILE, secrets.token_hex(8).encode())
-        with translate_disk_errors(path):
+            files.write_atomically(path / ID_FILE, secrets.token_hex(8).encode())
+        with files.translate_disk_errors(path):
             self.folder_id = (path / ID_FILE).read_text()
             known = path / RUN_ID_FILE
             self.run_id = known.read_text() if known.exists() else ""
@@ -86,13 +72,13 @@ class BoardFolder:
     def record_run_id(self, run_id: str) -> None:
         """Store the id of the run that this folder belongs to."""
         if not self.run_id:
-            write_atomically(self.path / RUN_ID_FILE, run_id.encode())
+            files.write_atomically(self.path / RUN_ID_FILE, run_id.encode())
             self.run_id = run_id
 
     def set_aside(self) -> Path:
         """Rename the closed folder, because another run now uses its name; return the new path."""
         aside = self.path.with_name(f"{self.path.name}-{self.run_id}")
-        with translate_disk_errors(self.path):
+        with files.translate_disk_errors(self.path):
             self.path.rename(aside)
         return aside
 
@@ -154,19 +140,19 @@ class BoardRun:
             options,
         )
         self.compute = Compute(options.accelerator)
-        self.sensors = BoardSensors()
-        self.memory_guard: MemoryGuard | None = None
+        self.sensors = board_data.BoardSensors()
+        self.memory_guard: board_data.MemoryGuard | None = None
         self.plan: Plan | None = None
         self.board_folder = BoardFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
+        stores = (ReplyStore(self.folder / "replies"), GivenStore(folder / GIVEN_FOLDER))
+        now = time.monotonic()
         self.session = BoardSession(
             run=run,
             board=enrolment.name,
             session=secrets.token_hex(8),
-            reply_store=ReplyStore(self.folder / "replies"),
-            given_store=GivenStore(folder / GIVEN_FOLDER),
-            max_blob_bytes=MAX_BLOB_BYTES,
-            now=time.monotonic(),
+            jobs=JobQueue(*stores, MAX_BLOB_BYTES, now),
+            now=now,
             run_id=self.board_folder.run_id,
         )
         gone, here = (self.session.make_status_publication(state) for state in ("gone", "here"))
@@ -239,7 +225,7 @@ class BoardRun:
         """Load the clients' data for this configuration, and introduce the clients."""
         config = parse_config(text, self.options.trust)
         if self.options.shares is not None and config.data.name != OWN_DATA:
-            federation = load_shares(self.options.shares, self.clients)
+            federation = board_data.load_shares(self.options.shares, self.clients)
         else:
             federation = load_federation(config, self.options.data)
         # the server selects clients; its settings for that name clients that are not here
@@ -258,7 +244,7 @@ class BoardRun:
         prepare_torch(self.compute)
         plan = local_config.build_board_plan(federation)
         if plan.needs_secret:  # each board has its own secret, which the server does not know
-            plan = replace(plan, secret=load_secret(self.folder, True, self.say))
+            plan = replace(plan, secret=files.load_secret(self.folder, True, self.say))
         self.plan = plan
         self.memory_guard = self.make_memory_guard(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
@@ -266,7 +252,7 @@ class BoardRun:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
         if config.evaluation.share_personal:
             self.say("the run requests personal parameters, to measure G if it depends on them")
-        summaries = [summarize_client(federation, c) for c in self.clients]
+        summaries = [board_data.summarize_client(federation, c) for c in self.clients]
         folder_id = self.board_folder.folder_id
         self.publish_all(
             self.session.introduce(__version__, summaries, describe_hardware(), now, folder_id)
@@ -274,13 +260,13 @@ class BoardRun:
         shown = [*self.clients[:SHOWN_CLIENTS], *["…"] * (len(self.clients) > SHOWN_CLIENTS)]
         self.say(f"taking part in run {self.folder.name}: clients {', '.join(shown)}")
 
-    def make_memory_guard(self, federation: Federation) -> MemoryGuard:
-        return MemoryGuard(
+    def make_memory_guard(self, federation: Federation) -> board_data.MemoryGuard:
+        return board_data.MemoryGuard(
             self.options.memory_limit,
             len(self.clients),
             federation.x.nbytes + federation.y.nbytes,
             lambda: self.sensors.read_status_bytes("VmRSS") or 0,
-            read_free_bytes,
+            board_data.read_free_bytes,
         )
 
     def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
@@ -311,7 +297,7 @@ class BoardRun:
             if (job := self.jobs.get()) is None:
                 return
             start = time.monotonic()
-            reset_peak()
+            board_data.reset_peak()
             assert self.plan is not None
             result: Reply | Exception
             try:

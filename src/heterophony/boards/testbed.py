@@ -32,14 +32,7 @@ from ..core.errors import (
 from ..core.files import open_to_append, read_json, translate_disk_errors, write_json
 from ..core.randomness import make_generator
 from ..data.source import check_names_on_boards
-from ..engines.child_processes import (
-    CONTEXT,
-    FORK_SERVER_DIED,
-    ChildProcess,
-    send_errors,
-    start_fork_server,
-    wait_for_parent_exit,
-)
+from ..engines import child_processes
 from ..runs.events import Event
 from ..runs.folder import RunFolder
 from .board import BoardOptions, take_part
@@ -60,7 +53,7 @@ class PrivateBroker:
         with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
         self.broker = Broker(folder)
-        self.cleanup_process = CONTEXT.Process(
+        self.cleanup_process = child_processes.CONTEXT.Process(
             target=stop_after_testbed, args=(folder,), daemon=True
         )
         self.cleanup_process.start()
@@ -130,7 +123,7 @@ def open_pidfd(pid: int | None) -> int:
 def stop_after_testbed(folder: Path) -> None:
     """Wait for the end of the testbed, then end Mosquitto, which is not a child of the testbed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wait_for_parent_exit()
+    child_processes.wait_for_parent_exit()
     deadline = time.monotonic() + process.TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -145,7 +138,7 @@ SendMessage = Callable[[ProcessMessage], None]
 RUN_NAME = "testbed"  # on the broker, which serves no other run
 
 
-class TestbedProcess(ChildProcess):
+class TestbedProcess(child_processes.ChildProcess):
     """The server or a board. ``work`` receives a function that sends messages, then the arguments."""
 
     __test__ = False  # tells pytest that this is not a test
@@ -160,7 +153,7 @@ class TestbedProcess(ChildProcess):
 
 def run_and_report(pipe: Connection, work: Callable[..., None], *args: object) -> None:
     """Run the server or a board, and send an error that ends it to the testbed."""
-    with send_errors(pipe):
+    with child_processes.send_errors(pipe):
         work(pipe.send, *args)
 
 
@@ -388,7 +381,7 @@ class Testbed:
         if code == 0:  # a board exits when it learns that the run has ended
             self.processes.remove(part)
             return part is self.server
-        if code == FORK_SERVER_DIED:  # its children end with it
+        if code == child_processes.FORK_SERVER_DIED:  # its children end with it
             self.say(f"{part.name} was killed with the fork server; restarting it")
             part.start()
             return False
@@ -428,7 +421,7 @@ class Testbed:
 
 def start_testbed_fork_server() -> None:
     """Start the fork server early, so that it imports torch while the data are read."""
-    start_fork_server(__name__)
+    child_processes.start_fork_server(__name__)
 
 
 def get_testbed_folder(folder: RunFolder) -> Path:

@@ -9,18 +9,7 @@ import typer
 
 from ..core.errors import FolderError
 from ..core.files import clean_line
-from . import terminal
-from .options import (
-    SAME_COMMAND,
-    ConfigArgument,
-    JsonOption,
-    SettingsOption,
-    TrustOption,
-    check_foreign_file,
-    find_named_code,
-    locate_settings,
-    read_settings,
-)
+from . import options, terminal
 from .terminal import show_run
 
 if TYPE_CHECKING:
@@ -60,13 +49,13 @@ def register(app: typer.Typer) -> None:
 
 def server(
     enrolment: EnrolmentOption,
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
         "runs/boards"
     ),
-    trust: TrustOption = False,
-    json: JsonOption = False,
+    trust: options.TrustOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Serve a run to boards. After an interruption, run the command again to continue."""
     from ..algorithms import get_display_name
@@ -88,7 +77,7 @@ def server(
         config = read_config(folder.config_file, trust=trust or named_again)
         folder.reopen()
     else:
-        config = read_settings(file, pairs)
+        config = options.read_settings(file, pairs)
         if config.engine.accelerator not in ("auto", "cpu"):
             raise ConfigError(
                 "engine.accelerator: each board chooses its own accelerator, as in `heterophony board -c"
@@ -96,7 +85,7 @@ def server(
             )
         folder.create(config.to_toml())
     try:
-        with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
+        with terminal.show_interruptible_progress(options.SAME_COMMAND, [folder]) as shown:
             status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
             hooks = ServerHooks(terminal.print_note, status)
             summary = serve(config, folder, credentials, out.name, hooks, enrolled)
@@ -109,12 +98,12 @@ def names_same_code(file: str | None, pairs: list[str], begun: Path) -> bool:
     """Return True if a command names the same external modules as the run that it continues."""
     from ..core.own_modules import is_own_code
 
-    own = {k: name for k, name in find_named_code(begun, []).items() if is_own_code(name)}
+    own = {k: name for k, name in options.find_named_code(begun, []).items() if is_own_code(name)}
     if not own:
         return False
-    settings, chosen = locate_settings(file, pairs)
-    check_foreign_file(settings, pairs)
-    named = find_named_code(settings, [*chosen, *pairs])
+    settings, chosen = options.locate_settings(file, pairs)
+    options.check_foreign_file(settings, pairs)
+    named = options.find_named_code(settings, [*chosen, *pairs])
     return all(named.get(key) == name for key, name in own.items())
 
 
@@ -163,7 +152,7 @@ def board(
     simulate_slow: Annotated[float, typer.Option(min=1.0, help="Slowdown factor.")] = 1.0,
     memory_limit: MemoryLimitOption = None,
     pairs: PairsOption = None,
-    trust: TrustOption = False,
+    trust: options.TrustOption = False,
 ) -> None:
     """Take part in a run until it ends. After an interruption, run the command again to continue."""
     from ..boards.board import BoardOptions, take_part, wait_for_run
@@ -187,7 +176,7 @@ def board(
         raise ConfigError(
             "--clients: missing; name the clients on this board, as in --clients 0,1,2"
         )
-    options = BoardOptions(
+    how = BoardOptions(
         data=own,
         shares=shares,
         slowdown=simulate_slow,
@@ -196,9 +185,9 @@ def board(
         trust=trust,
     )
     note, held = terminal.print_note, list(own or names)
-    with terminal.exit_on_interrupt(SAME_COMMAND, lambda: None):
+    with terminal.exit_on_interrupt(options.SAME_COMMAND, lambda: None):
         run_name = run or wait_for_run(credentials, note)
-        take_part(credentials, run_name, folder / credentials.name, held, note, options)
+        take_part(credentials, run_name, folder / credentials.name, held, note, how)
     note("the run has ended")
 
 
@@ -211,7 +200,7 @@ def journal(
     check: Annotated[
         bool, typer.Option("--check", help="Only check that no line was altered or removed.")
     ] = False,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Print the journal of a run on boards: who joined, what was refused, what was sent."""
     from ..boards.journal import find_damage, parse_line, read_journal
@@ -252,8 +241,8 @@ DEFAULT_ALGORITHM, DEFAULT_CLIENTS = "fedreg", 30  # defaults without a configur
 
 
 def run_testbed(
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
     boards: Annotated[
         int | None,
         typer.Option(
@@ -272,7 +261,7 @@ def run_testbed(
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
         "runs/testbed"
     ),
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Rehearse a run on boards: broker, server and boards are processes of this machine."""
     from ..boards.broker.process import find_mosquitto
@@ -292,7 +281,7 @@ def run_testbed(
     from ..studies.spec import RunSpec, read_federation
 
     kinds = parse_fault_kinds(faults or [])
-    config = read_settings(file, pairs, list_default_settings(pairs or []))
+    config = options.read_settings(file, pairs, list_default_settings(pairs or []))
     if config.engine.accelerator not in ("auto", "cpu"):
         raise ConfigError("engine.accelerator: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
@@ -324,7 +313,7 @@ def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int])
             shown.stop()
             bed.stop()
 
-        with terminal.exit_on_interrupt(SAME_COMMAND, clean_up, [folder]), bed:
+        with terminal.exit_on_interrupt(options.SAME_COMMAND, clean_up, [folder]), bed:
             bed.supervise()
 
 
@@ -421,7 +410,7 @@ def revoke(board: BoardArgument, folder: FolderArgument = DEFAULT_FOLDER) -> Non
     terminal.print_note(f"{board} is revoked")
 
 
-def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) -> None:
+def status(folder: FolderArgument = DEFAULT_FOLDER, json: options.JsonOption = False) -> None:
     """Show whether the broker is up, its port, and the enrolled boards."""
     broker = open_broker(folder)
     listen, pid = broker.read_listen_settings(), broker.find_pid()

@@ -11,15 +11,7 @@ from rich.markup import escape
 
 from ..core.files import clean_line, sort_names
 from ..results.table import Column, Columns, ResultTable
-from . import terminal
-from .options import (
-    ConfigArgument,
-    JsonOption,
-    SettingsCommand,
-    SettingsOption,
-    find_named_code,
-    locate_settings,
-)
+from . import options, terminal
 
 if TYPE_CHECKING:
     from ..config.config import Config
@@ -65,7 +57,7 @@ def register(app: typer.Typer) -> None:
     group.command()(fetch)
     group.command()(show)
     for command in (partition, export, augment):
-        group.command(cls=SettingsCommand)(command)
+        group.command(cls=options.SettingsCommand)(command)
     app.add_typer(group, name="data")
 
 
@@ -91,7 +83,7 @@ def show(
     task: Annotated[
         TaskChoice, typer.Option(help="The task: what is learned from the targets.")
     ] = TaskChoice.classification,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Describe a data set: its examples, their shape, its classes and any clients that it names."""
     from ..data.sources import read_source
@@ -169,8 +161,8 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
 
 
 def partition(
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
     out: Annotated[
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
@@ -184,7 +176,7 @@ def partition(
             help="Write the examples of each client to a .json or .npz, for partition.kind = file.",
         ),
     ] = None,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Partition a data set among clients, and show the label distribution."""
 
@@ -208,8 +200,8 @@ def partition(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     to: Annotated[ExportChoice, typer.Option(help="The format to write.")],
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
 ) -> None:
     """Write the clients of a configuration in the format of another platform."""
     from ..data.folders import export_federation
@@ -222,8 +214,8 @@ def export(
 
 def augment(
     out: Annotated[Path, typer.Option("-o", help="A figure (.png, .svg, .pdf).")],
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
     client: Annotated[
         str | None,
         typer.Option(
@@ -253,9 +245,9 @@ def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
     from ..config.reading import read_config
     from ..core.own_modules import is_own_code
 
-    settings, chosen = locate_settings(file, pairs or [])
+    settings, chosen = options.locate_settings(file, pairs or [])
     chosen += pairs or []
-    for key, name in find_named_code(settings, chosen).items():
+    for key, name in options.find_named_code(settings, chosen).items():
         if is_own_code(name):
             chosen.append(f"{key}={UNUSED[key]}")
     return read_config(settings, chosen, terminal.print_note)

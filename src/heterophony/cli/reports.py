@@ -115,21 +115,16 @@ def report(
 
 def draw(runs: list[Run], kind: ReportFigure, reference: str | None, path: Path) -> None:
     """Draw a figure of this kind and save it."""
+    from ..report.figures import run_figures
     from ..report.figures.cd_diagram import draw_cd_diagram
-    from ..report.figures.run_figures import (
-        draw_comparison,
-        draw_differences,
-        draw_participation,
-        save_figure,
-    )
 
     functions: dict[ReportFigure, Callable[[list[Run]], Figure]] = {
-        ReportFigure.curves: draw_comparison,
-        ReportFigure.difference: partial(draw_differences, reference=reference),
-        ReportFigure.participation: draw_participation,
+        ReportFigure.curves: run_figures.draw_comparison,
+        ReportFigure.difference: partial(run_figures.draw_differences, reference=reference),
+        ReportFigure.participation: run_figures.draw_participation,
         ReportFigure.ranks: draw_cd_diagram,
     }
-    save_figure(functions[kind](runs), path)
+    run_figures.save_figure(functions[kind](runs), path)
 
 
 def parse_columns(text: str | None) -> list[str]:

@@ -10,16 +10,7 @@ import typer
 
 from ..core.errors import ConfigError
 from ..papers.table import TableScale
-from . import terminal
-from .options import (
-    SAME_COMMAND,
-    EngineOption,
-    JsonOption,
-    SeedsCommand,
-    TrustOption,
-    check_only_engine_settings,
-    parse_seeds,
-)
+from . import options, terminal
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult, TableSelection
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    app.command(cls=SeedsCommand)(reproduce)
+    app.command(cls=options.SeedsCommand)(reproduce)
     app.add_typer(board_app, name="leaderboard")
 
 
@@ -74,7 +65,7 @@ def reproduce(
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE.")
     ] = None,
     workers: WorkersOption = None,
-    pairs: EngineOption = None,
+    pairs: options.EngineOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost; run nothing.")
     ] = False,
@@ -84,7 +75,7 @@ def reproduce(
     page: Annotated[
         Path | None, typer.Option("-o", help="With --claims: write a page, .html or .md.")
     ] = None,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Run a published table; show printed numbers, ours and a verdict. Run again to continue."""
     if claims:
@@ -95,7 +86,7 @@ def reproduce(
     if name is None:
         show_tables(json)
         return
-    check_only_engine_settings(pairs)
+    options.check_only_engine_settings(pairs)
     from ..papers.reproduce import TableSelection
     from ..papers.scaling import choose_seeds
     from ..papers.table import load_table
@@ -105,7 +96,7 @@ def reproduce(
         show_variants(published, json)
         return
     default = choose_seeds(published, scale)
-    chosen = default if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
+    chosen = default if seeds is None else tuple(dict.fromkeys(options.parse_seeds(seeds)))
     if min(chosen) < 0:
         raise ConfigError(f"--seeds {seeds}: a seed must be at least 0")
     table = TableSelection(published, scale, rows, columns, chosen)
@@ -121,7 +112,7 @@ def run_and_show(
     """Do the remaining runs of a table and show it."""
     from ..papers.reproduce import run_table
 
-    open_progress = partial(terminal.show_interruptible_progress, SAME_COMMAND)
+    open_progress = partial(terminal.show_interruptible_progress, options.SAME_COMMAND)
     result = run_table(table, parent, pairs, workers, open_progress, terminal.print_note)
     show_result(result, parent, json)
 
@@ -180,15 +171,7 @@ def show_variants(table: PublishedTable, json: bool) -> None:
 
 def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json: bool) -> None:
     """Print every claim with its verdict, for one table with all its evidence; or write a page."""
-    from ..papers.claim_data import (
-        build_case_table,
-        build_claim_overview,
-        count_findings,
-        describe_found,
-        judge_all_claims,
-        list_verdicts,
-        summarise_verdict,
-    )
+    from ..papers import claim_data
     from ..papers.evidence import merge_runs, read_stored_runs
     from ..papers.table import load_table
     from ..privacy.run_audit import read_own_runs
@@ -196,12 +179,12 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
     if name is not None:
         load_table(name)  # raises if there is none of that name
     runs = merge_runs(read_stored_runs(), read_own_runs(own_runs, terminal.print_note))
-    found = judge_all_claims(runs, name)
+    found = claim_data.judge_all_claims(runs, name)
     if not found:
         raise ConfigError(
             f"reproduce {name} --claims: this table has no claims; without a name, all are shown"
         )
-    claims = list_verdicts(found, name)
+    claims = claim_data.list_verdicts(found, name)
     if page is not None:
         from ..report.page.claims_page import save_claims
 
@@ -209,16 +192,18 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         terminal.print_note(f"wrote {page}")
         return
     if json:
-        terminal.print_json([summarise_verdict(one) for one in claims])
+        terminal.print_json([claim_data.summarise_verdict(one) for one in claims])
         return
-    terminal.print_table(build_claim_overview(claims))
+    terminal.print_table(claim_data.build_claim_overview(claims))
     if name is None:
         terminal.print_note("what was found, of one table: heterophony reproduce TABLE --claims")
     for one in claims if name is not None else ():
-        terminal.print_note(f"{one.claim.says}: {one.claim.how}\n  {describe_found(one)}")
+        terminal.print_note(
+            f"{one.claim.says}: {one.claim.how}\n  {claim_data.describe_found(one)}"
+        )
         if one.cases:
-            terminal.print_table(build_case_table(one, rounds=False))
-    terminal.print_note(count_findings(found))
+            terminal.print_table(claim_data.build_case_table(one, rounds=False))
+    terminal.print_note(claim_data.count_findings(found))
 
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")
@@ -236,7 +221,7 @@ def show(
     page: Annotated[
         Path | None, typer.Option("-o", help="Write a self-contained HTML page.")
     ] = None,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Show the entries of a leaderboard for each setting, with intervals and ranks."""
     from ..papers.leaderboard import MEASURES, build_board, build_ranking_table, read_board
@@ -285,14 +270,14 @@ def check(
     seed: Annotated[
         int | None, typer.Option(help="The seed to repeat; default: the first of each entry.")
     ] = None,
-    trust: TrustOption = False,
-    pairs: EngineOption = None,
-    json: JsonOption = False,
+    trust: options.TrustOption = False,
+    pairs: options.EngineOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry and compare the hash; exit with 1 if one differs."""
     from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
 
-    check_only_engine_settings(pairs)
+    options.check_only_engine_settings(pairs)
     with open_board(board) as entries:
         chosen = choose_entries(entries, names or [], seed, trust, str(board))
         with terminal.show_interruptible_progress("a check keeps nothing", []) as progress:

@@ -11,28 +11,7 @@ import typer
 
 from ..core.errors import FolderError
 from ..core.files import hold_folder, write_atomically, write_json
-from . import terminal
-from .options import (
-    SAME_COMMAND,
-    ConfigArgument,
-    EngineOption,
-    JsonOption,
-    OutOption,
-    SeedsCommand,
-    SeedsOption,
-    SettingsCommand,
-    SettingsOption,
-    TrackOption,
-    TrustOption,
-    check_foreign_file,
-    check_only_engine_settings,
-    complete_algorithm,
-    find_free_folder,
-    format_resume_hint,
-    parse_seeds,
-    read_settings,
-    start_fork_server_early,
-)
+from . import options, terminal
 from .search import resume_sweep, resume_tune
 from .terminal import show_comparison, show_run
 
@@ -49,28 +28,28 @@ WorkersOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    app.command(cls=SettingsCommand)(run)
+    app.command(cls=options.SettingsCommand)(run)
     app.command()(resume)
-    app.command(cls=SeedsCommand)(compare)
-    app.command(cls=SettingsCommand)(pretrain)
+    app.command(cls=options.SeedsCommand)(compare)
+    app.command(cls=options.SettingsCommand)(pretrain)
     app.command()(new)
 
 
 def run(
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
-    out: OutOption = None,
-    track: TrackOption = None,
-    json: JsonOption = False,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
+    out: options.OutOption = None,
+    track: options.TrackOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Run one algorithm; show its progress and a table of G and P, and write a run folder."""
-    start_fork_server_early(file, pairs or [])
+    options.start_fork_server_early(file, pairs or [])
     from ..algorithms import shorten_name
     from ..engines.base import prepare_engine
     from ..runs.folder import RunFolder
     from ..studies.spec import RunSpec
 
-    spec = RunSpec(read_settings(file, pairs))
+    spec = RunSpec(options.read_settings(file, pairs))
     config = spec.config
     check_trackers(track)
     prepare_engine(config.engine)
@@ -78,10 +57,10 @@ def run(
     spec.build_plan()  # raises before anything is written
     assert spec.federation is not None
     name = f"{shorten_name(config.algorithm_name)}-{spec.federation.name}"
-    folder = RunFolder(out or find_free_folder(name))
+    folder = RunFolder(out or options.find_free_folder(name))
     folder.create(spec.format_config())
     folder.close()
-    hint = format_resume_hint(folder.path, config.own_code)
+    hint = options.format_resume_hint(folder.path, config.own_code)
     run_and_wait({folder: spec}, hint, None, track)
     show_run(summarise_folder(folder), folder.path, json)
 
@@ -91,10 +70,10 @@ def resume(
         Path, typer.Argument(metavar="DIR", help="The folder of a run, comparison, sweep or tune.")
     ],
     workers: WorkersOption = None,
-    pairs: EngineOption = None,
-    trust: TrustOption = False,
-    track: TrackOption = None,
-    json: JsonOption = False,
+    pairs: options.EngineOption = None,
+    trust: options.TrustOption = False,
+    track: options.TrackOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Continue a run, comparison, sweep or tune after any interruption, with the same bits."""
     from ..engines.base import prepare_engine
@@ -103,7 +82,7 @@ def resume(
     from ..studies.spec import read_spec
 
     check_trackers(track)
-    check_only_engine_settings(pairs)
+    options.check_only_engine_settings(pairs)
     if (folder / "tune.json").exists():
         resume_tune(folder, workers, json, pairs, trust)
         return
@@ -115,7 +94,9 @@ def resume(
     specs = {f: read_spec(f, pairs or [], trust) for f in folders}
     for spec in specs.values():
         prepare_engine(spec.config.engine)
-    hint = format_resume_hint(folder, [n for s in specs.values() for n in s.config.own_code])
+    hint = options.format_resume_hint(
+        folder, [n for s in specs.values() for n in s.config.own_code]
+    )
     with hold_folder(folder) if members else nullcontext():
         run_and_wait(specs, hint, workers, track)
     if members:
@@ -130,30 +111,32 @@ def compare(
         typer.Argument(
             metavar="ALGO…",
             help="Names from `heterophony list algorithms`, or package.module:Class.",
-            autocompletion=complete_algorithm,
+            autocompletion=options.complete_algorithm,
         ),
     ],
-    pairs: SettingsOption = None,
-    seeds: SeedsOption = None,
+    pairs: options.SettingsOption = None,
+    seeds: options.SeedsOption = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     workers: WorkersOption = None,
-    out: OutOption = None,
-    track: TrackOption = None,
-    json: JsonOption = False,
+    out: options.OutOption = None,
+    track: options.TrackOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Run several algorithms on the same clients and seeds. To continue, repeat it with the same --out."""
-    start_fork_server_early(None if file is None else str(file), pairs or [])
+    options.start_fork_server_early(None if file is None else str(file), pairs or [])
     from ..engines.base import prepare_engine
     from ..studies.compare import build_comparison, open_comparison
 
     check_trackers(track)
-    chosen = None if seeds is None else parse_seeds(seeds)
-    check_foreign_file(file, pairs or [], ["model.name"])
+    chosen = None if seeds is None else options.parse_seeds(seeds)
+    options.check_foreign_file(file, pairs or [], ["model.name"])
     specs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(specs.values())).config
     prepare_engine(first.engine)
-    parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
-    hint = format_resume_hint(parent, [n for s in specs.values() for n in s.config.own_code])
+    parent = out or options.find_free_folder(f"compare-{Path(first.data.name).stem}")
+    hint = options.format_resume_hint(
+        parent, [n for s in specs.values() for n in s.config.own_code]
+    )
     with open_comparison(parent, specs) as runs:
         run_and_wait(runs, hint, workers, track)
     show_comparison(parent, json)
@@ -188,19 +171,19 @@ def check_trackers(track: list[str] | None) -> None:
 
 def pretrain(
     out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
-    file: ConfigArgument = None,
-    pairs: SettingsOption = None,
-    json: JsonOption = False,
+    file: options.ConfigArgument = None,
+    pairs: options.SettingsOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Train one model on the data of all clients, for `model.init`. Run again to continue."""
     from ..engines.base import prepare_engine
     from ..studies.load import prepare_pretraining, save_pretrained
     from ..studies.spec import RunSpec
 
-    config = read_settings(file, pairs)
+    config = options.read_settings(file, pairs)
     prepare_engine(config.engine)
     folder, spec = prepare_pretraining(RunSpec(config), out)
-    run_and_wait({folder: spec}, SAME_COMMAND)
+    run_and_wait({folder: spec}, options.SAME_COMMAND)
     save_pretrained(folder, spec, out)
     show_run(summarise_folder(folder), folder.path, json)
     terminal.print_note(f"wrote {out}; to start runs from it: -c model.init={out}")

@@ -10,21 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import terminal
-from .options import (
-    ConfigArgument,
-    JsonOption,
-    OutOption,
-    SeedsCommand,
-    SeedsOption,
-    SettingsOption,
-    check_foreign_file,
-    find_free_folder,
-    format_resume_hint,
-    format_same_command,
-    locate_settings,
-    parse_seeds,
-)
+from . import options, terminal
 
 if TYPE_CHECKING:
     from ..results.search_tables import TuneTable
@@ -42,12 +28,12 @@ class SortKey(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    app.command(cls=SeedsCommand)(sweep)
-    app.command(cls=SeedsCommand)(tune)
+    app.command(cls=options.SeedsCommand)(sweep)
+    app.command(cls=options.SeedsCommand)(tune)
 
 
 def sweep(
-    file: ConfigArgument = None,
+    file: options.ConfigArgument = None,
     swept: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,40 +43,40 @@ def sweep(
             " training.lr=0.001..0.1; repeatable.",
         ),
     ] = None,
-    pairs: SettingsOption = None,
+    pairs: options.SettingsOption = None,
     draws: Annotated[
         int | None,
         typer.Option(
             "--random", min=1, help="Number of random combinations to try, instead of all."
         ),
     ] = None,
-    seeds: SeedsOption = None,
+    seeds: options.SeedsOption = None,
     by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
         SortKey.P
     ),
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
-    out: OutOption = None,
+    out: options.OutOption = None,
     figure: Annotated[
         Path | None,
         typer.Option("-o", help="The picture (.png, .svg, .pdf); default: sweep.png in --out."),
     ] = None,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Try many settings and choose on validation examples. To continue, repeat it with the same --out."""
     from ..engines.base import prepare_engine
     from ..studies.search import create_sweep
     from ..studies.sweep import build_sweep
 
-    config, chosen = locate_settings(file, pairs or [])
-    numbers = None if seeds is None else parse_seeds(seeds)
+    config, chosen = options.locate_settings(file, pairs or [])
+    numbers = None if seeds is None else options.parse_seeds(seeds)
     settings = [*chosen, *(pairs or [])]
-    check_foreign_file(config, settings)
+    options.check_foreign_file(config, settings)
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
     first = plan.maker.make("", plan.combinations[0], plan.seeds[0]).config
     prepare_engine(first.engine)
-    parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
+    parent = out or options.find_free_folder(f"sweep-{Path(first.data.name).stem}")
     runs = create_sweep(parent, plan.combinations, plan.seeds, plan.maker.make)
     run_and_show_sweep(parent, runs, by, workers, figure, json)
 
@@ -124,8 +110,8 @@ def run_and_show_sweep(
 
     if runs and not json:
         count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
-        terminal.print_note(f"{count} in {parent}; {format_same_command(parent)}")
-    hint = format_resume_hint(parent, [n for s in runs.values() for n in s.config.own_code])
+        terminal.print_note(f"{count} in {parent}; {options.format_same_command(parent)}")
+    hint = options.format_resume_hint(parent, [n for s in runs.values() for n in s.config.own_code])
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
         run_sweep(parent, runs, RunOptions(shown, workers, True, warn=terminal.print_note))
     table = read_sweep(parent, by.value)
@@ -191,12 +177,12 @@ FigureOption = Annotated[
 def tune(
     algorithms: AlgorithmsArgument,
     searched: SearchedOption = None,
-    pairs: SettingsOption = None,
+    pairs: options.SettingsOption = None,
     trials: TrialsOption = None,
     sampler: Annotated[SamplerChoice, typer.Option(help="The method that proposes settings.")] = (
         SamplerChoice.tpe
     ),
-    seeds: SeedsOption = None,
+    seeds: options.SeedsOption = None,
     by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
         SortKey.P
     ),
@@ -204,9 +190,9 @@ def tune(
     keep: KeepOption = False,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     workers: WorkersOption = None,
-    out: OutOption = None,
+    out: options.OutOption = None,
     figure: FigureOption = None,
-    json: JsonOption = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Give every algorithm the same number of trials; choose its settings on validation examples.
 
@@ -220,18 +206,18 @@ def tune(
         algorithms=algorithms,
         settings=searched or [],
         overrides=[p for p in pairs or [] if p not in engine],
-        seeds=[0] if seeds is None else parse_seeds(seeds),
+        seeds=[0] if seeds is None else options.parse_seeds(seeds),
         trials=trials,
         sampler=sampler.value,
         by=by.value,
         stop_early=stop_early,
         keep=keep,
     )
-    check_foreign_file(file, pairs or [], ["model.name"])
+    options.check_foreign_file(file, pairs or [], ["model.name"])
     plan = build_tune(request, file, engine, terminal.print_note, trust=True)
     config = plan.search.make_first().config
     prepare_engine(config.engine)
-    parent = out or find_free_folder(f"tune-{Path(config.data.name).stem}")
+    parent = out or options.find_free_folder(f"tune-{Path(config.data.name).stem}")
     write_request(parent, request, file)
     run_and_show_trials(plan, parent, workers, figure, json)
 
@@ -266,12 +252,14 @@ def run_and_show_trials(
 
     if not json:
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
-        terminal.print_note(f"up to {count} runs in {parent}; {format_same_command(parent)}")
+        terminal.print_note(
+            f"up to {count} runs in {parent}; {options.format_same_command(parent)}"
+        )
     code = [*plan.names.values(), *plan.search.make_first().config.own_code]
-    hint = format_resume_hint(parent, code)
+    hint = options.format_resume_hint(parent, code)
     with terminal.show_interruptible_progress(hint, []) as shown:
-        options = RunOptions(shown, workers, True, warn=terminal.print_note)
-        run_search(plan.search, parent, options)
+        common = RunOptions(shown, workers, True, warn=terminal.print_note)
+        run_search(plan.search, parent, common)
     table = read_tune(parent, plan.names, plan.search.by)
     path = figure or parent / "tune.png"
     save_figure(draw_tune(table), path)

@@ -17,17 +17,8 @@ from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, find_named_clients
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
+from . import keys
 from .config import Config, check_kind_chosen, settle_protections
-from .keys import (
-    ROOTS,
-    TOP_KEYS,
-    expand_overrides,
-    find_choice,
-    ignore_note,
-    rename_key,
-    rename_sections,
-    restore_old_name,
-)
 from .nets import check_model_name
 from .sections import (
     SECTIONS,
@@ -43,7 +34,7 @@ NET_KEYS = ("name", "groups", "group")  # keys of [model]
 def read_config(
     path: Path | None,
     overrides: Sequence[str] = (),
-    note: Callable[[str], None] = ignore_note,
+    note: Callable[[str], None] = keys.ignore_note,
     trust: bool = False,
 ) -> Config:
     """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
@@ -53,7 +44,7 @@ def read_config(
     wrote it.
     """
     text, raw = read_toml(path)
-    overrides = expand_overrides(raw, overrides, note=note, trust=trust)
+    overrides = keys.expand_overrides(raw, overrides, note=note, trust=trust)
     drop_replaced_settings(raw, overrides)
     overridden = [apply_override(raw, pair) for pair in overrides]
     try:
@@ -63,7 +54,7 @@ def read_config(
         from_override = any(f"{key}.".startswith(f"{o}.") for o in overridden)
         line = None if from_override else find_line(text, key)
         if line is None and not from_override:  # the file may use the old name
-            line = find_line(text, restore_old_name(key))
+            line = find_line(text, keys.restore_old_name(key))
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
 
 
@@ -77,7 +68,7 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
         )
     try:
         text = "" if path is None else read_settings_text(path)
-        return text, rename_sections(tomllib.loads(text))
+        return text, keys.rename_sections(tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -103,15 +94,15 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     Pass ``settled`` if another process has done the privacy accounting, and ``trust`` if an
     algorithm or a model of another package may be imported.
     """
-    raw = rename_sections(raw)
+    raw = keys.rename_sections(raw)
     if "objects" in raw:
         raise ConfigError(
             "objects: the run was begun from Python with objects of its own"
             f" ({', '.join(raw['objects'])}); continue it there with hp.run(…, resume=True)"
         )
-    check_keys(raw, ROOTS)
+    check_keys(raw, keys.ROOTS)
     for key, value in raw.items():
-        if key not in (*TOP_KEYS, "protection") and not isinstance(value, dict):
+        if key not in (*keys.TOP_KEYS, "protection") and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     settings = dict(raw.get("algorithm", {}))
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
@@ -126,7 +117,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     protections = build_protections(raw.get("protection", ()))
     check_kind_chosen(protections, raw.get("participation"))
     config = Config(
-        top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
+        top=TopSection(**{k: v for k, v in raw.items() if k in keys.TOP_KEYS}),
         algorithm=construct_algorithm(get_algorithm_class(name, trust), settings),
         algorithm_name=name,
         participation=participation,
@@ -172,8 +163,8 @@ def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[st
     """Drop the file's settings that an optimiser or schedule chosen by ``-c`` does not use."""
     training = raw.get("training")
     for key, choices in CHOICES.items():
-        before = find_choice(raw, [], f"training.{key}", next(iter(choices)))
-        chosen = find_choice(raw, overrides, f"training.{key}", before)
+        before = keys.find_choice(raw, [], f"training.{key}", next(iter(choices)))
+        chosen = keys.find_choice(raw, overrides, f"training.{key}", before)
         if isinstance(training, dict) and chosen in choices and chosen != before:
             for name in set(list_dependent(choices)) - set(choices[chosen]):
                 training.pop(name, None)
@@ -182,7 +173,7 @@ def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[st
 def apply_override(raw: dict[str, Any], pair: str) -> str:
     """Write ``key=value`` into the raw configuration; return the key."""
     key, sign, value = pair.partition("=")
-    key = rename_key(key.strip())
+    key = keys.rename_key(key.strip())
     if not sign or not key:
         raise ConfigError(f"-c {pair}: must be key=value, as in -c training.lr=0.01")
     *path, last = key.split(".")

@@ -24,20 +24,11 @@ from ..core.samples import ClientData, Samples, Scale
 from ..core.scores import TaskName
 from ..core.tasks import compute_target_variance
 from ..core.tensors import tensor_to_bytes
+from . import transforms
 from .columns import Column, Columns, encode_columns, fit_columns
 from .partitions import Share
 from .partitions.by_client import digest_examples, write_partition
 from .source import count_targets
-from .transforms import (
-    UNCHANGED,
-    Skew,
-    SkewedSamples,
-    Transform,
-    build_skew,
-    build_transform,
-    describe_skew,
-    make_skew_view,
-)
 
 TARGET_WORDS = {
     "classification": "classes",
@@ -61,8 +52,8 @@ class Federation:
     labels: tuple[str, ...]  # the names of the classes, labels, tokens or targets
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
-    transform: Transform | None = None
-    skew: Skew | None = None  # alters each client's examples
+    transform: transforms.Transform | None = None
+    skew: transforms.Skew | None = None  # alters each client's examples
     new: tuple[str, ...] = ()  # clients that join after training and are not used before
     # rows of all clients; empty if none are held out
     validation: Mapping[str, Tensor] = field(default_factory=dict)
@@ -126,12 +117,12 @@ class Federation:
         owners = self.clients if client == POOLED_CLIENT else (client,)
         held = {c: getattr(self, part)[c] for c in owners}
         rows = torch.cat(list(held.values())) if client == POOLED_CLIENT else held[client]
-        how = self.transform or Transform(UNCHANGED, self.scale, self.scale)
+        how = self.transform or transforms.Transform(transforms.UNCHANGED, self.scale, self.scale)
         scale, image_transform = (how.train, how.moves) if part == "train" else (how.test, None)
         if self.skew is None:
             return Samples(self.x, self.y, scale, rows, image_transform)
-        view = make_skew_view(self.skew, held, self.scale.unit, part)
-        return SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
+        view = transforms.make_skew_view(self.skew, held, self.scale.unit, part)
+        return transforms.SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
 
     def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
         """Return the same federation, together with the section [data] that builds it."""
@@ -141,12 +132,14 @@ class Federation:
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
         """Return the same federation with the named transform (``data.transform``)."""
-        if self.record is not None and (name != UNCHANGED or frozen):
+        if self.record is not None and (name != transforms.UNCHANGED or frozen):
             raise DataError(
                 f"data.transform = '{name}' needs examples that are one image, not"
-                f" {self.record.describe()}; use data.transform = '{UNCHANGED}'"
+                f" {self.record.describe()}; use data.transform = '{transforms.UNCHANGED}'"
             )
-        return replace(self, transform=build_transform(name, self.x, self.classes, frozen))
+        return replace(
+            self, transform=transforms.build_transform(name, self.x, self.classes, frozen)
+        )
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """Return the number of examples of each client in one part."""
@@ -224,7 +217,7 @@ class Federation:
             h.update(json.dumps(client).encode() + tensor_to_bytes(self.train[client]) + b"|")
             h.update(tensor_to_bytes(self.test[client]))
         if self.skew is not None:
-            h.update(json.dumps(describe_skew(self.skew)).encode())
+            h.update(json.dumps(transforms.describe_skew(self.skew)).encode())
         if self.record is not None:
             h.update(json.dumps(["record", self.record.to_dict()]).encode())
         if self.task != "classification":
@@ -261,7 +254,7 @@ class Federation:
             "train": self.whole().sizes(),
             "test": self.whole().sizes("test"),
             "validation": {c: len(rows) for c, rows in self.validation.items()},
-            "skew": None if self.skew is None else describe_skew(self.skew),
+            "skew": None if self.skew is None else transforms.describe_skew(self.skew),
             "new": self.new,
             "task": self.task,
             "columns": [asdict(c) for c in self.columns],
@@ -293,8 +286,8 @@ class Federation:
             tuple(about["labels"]),
             dict(zip(about["train"], parts[:n], strict=True)),
             dict(zip(about["test"], parts[n : 2 * n], strict=True)),
-            transform=about["transform"] and Transform.from_dict(about["transform"]),
-            skew=None if about["skew"] is None else build_skew(about["skew"]),
+            transform=about["transform"] and transforms.Transform.from_dict(about["transform"]),
+            skew=None if about["skew"] is None else transforms.build_skew(about["skew"]),
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
             task=about["task"],

@@ -16,13 +16,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from ..core.accelerator import (
-    DEFAULT_WORKERS_PER_GPU,
-    ON_CPU,
-    Compute,
-    count_devices,
-    prepared_torch,
-)
+from ..core import accelerator
 from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, ConfigError, choose
 from ..core.settings import check_settings, setting
@@ -77,7 +71,7 @@ class EngineSpec:
     name: str = "serial"
     workers: int | None = None  # None: all cores or GPUs; how many share a GPU is then measured
     cluster: Cluster = LOCAL_CLUSTER  # only used by Ray
-    compute: Compute = ON_CPU
+    compute: accelerator.Compute = accelerator.ON_CPU
 
 
 SERIAL = EngineSpec()
@@ -136,7 +130,7 @@ class EngineChoice(Protocol):
     @property
     def name(self) -> str: ...
 
-    def choose_compute(self) -> Compute: ...
+    def choose_compute(self) -> accelerator.Compute: ...
 
 
 def prepare_engine(engine: EngineChoice) -> None:
@@ -165,17 +159,17 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def count_gpus(compute: Compute) -> int:
+def count_gpus(compute: accelerator.Compute) -> int:
     """Return how many GPUs the workers of a run share: one if the device names it, otherwise all."""
     if compute.device.index is not None:
         return 1
-    return max(1, count_devices(compute.device.type))
+    return max(1, accelerator.count_devices(compute.device.type))
 
 
-def count_gpu_workers(compute: Compute, each: int | None = None) -> int:
+def count_gpu_workers(compute: accelerator.Compute, each: int | None = None) -> int:
     """Return how many workers to start, ``each`` per GPU: at most one per core, at least one per GPU."""
     gpus = count_gpus(compute)
-    return min((each or DEFAULT_WORKERS_PER_GPU) * gpus, max(gpus, count_cores()))
+    return min((each or accelerator.DEFAULT_WORKERS_PER_GPU) * gpus, max(gpus, count_cores()))
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
@@ -191,7 +185,7 @@ MAX_BYTES = 16 << 20  # limit on the models in a batch, unless a single one is l
 
 
 def batch_by_plan(
-    plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int
+    plan: Plan, compute: accelerator.Compute, jobs: Sequence[Job], workers: int
 ) -> list[list[Job]]:
     """Divide jobs into batches; clients that can be computed together share as few batches as possible."""
     in_blocks = compute.fast and compute.is_usual and evaluates_in_blocks(plan)
@@ -272,7 +266,7 @@ class Serial(Engine):
 
     def __enter__(self) -> Self:
         torch.set_num_threads(1)
-        self.prepared = prepared_torch(self.compute)
+        self.prepared = accelerator.prepared_torch(self.compute)
         self.prepared.__enter__()
         return self
 

@@ -27,6 +27,7 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
+from . import wire
 from .base import (
     MAX_ATTEMPTS,
     SERIAL,
@@ -38,15 +39,6 @@ from .base import (
     count_gpus,
 )
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
-from .wire import (
-    EncodeOnce,
-    JobBatch,
-    ReplyBatch,
-    TensorCache,
-    encode_message,
-    pickle_for_children,
-    unpickle_from_parent,
-)
 
 
 class Worker(ChildProcess):
@@ -68,8 +60,8 @@ class Pool(Engine):
         self.worker_count = workers or (count_gpus(compute) if self.is_measuring else count_cores())
         self.workers: list[Worker] = []
         self.down = client_store.scratch / "down"
-        self.encode = EncodeOnce(
-            lambda tensors, key: encode_message({"down": tensors}, key, self.down / f"{key}")
+        self.encode = wire.EncodeOnce(
+            lambda tensors, key: wire.encode_message({"down": tensors}, key, self.down / f"{key}")
         )
 
     def __enter__(self) -> Self:
@@ -152,7 +144,7 @@ class Pool(Engine):
                 message.delete()
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
-        message = JobBatch.encode(batch, self.encode)
+        message = wire.JobBatch.encode(batch, self.encode)
         worker.batch = tuple(batch)
         sharing = WorkerPlace.choose(self.compute, self.workers.index(worker), self.worker_count)
         # a worker that died while idle is noticed where replies are read
@@ -180,7 +172,7 @@ class Pool(Engine):
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
     """Receive the replies to a batch; return None if the worker died."""
-    received: ReplyBatch
+    received: wire.ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
     except EOFError:
@@ -197,7 +189,7 @@ def strip_data(plan: Plan) -> Plan:
 
 def pickle_plan(plan: Plan) -> bytes:
     """Pickle the plan, only for our own child processes."""
-    return pickle_for_children(strip_data(plan))
+    return wire.pickle_for_children(strip_data(plan))
 
 
 # In the worker ------------------------------------------------------------------------------
@@ -218,7 +210,7 @@ def run_worker(
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
     try:
-        bare: Plan = unpickle_from_parent(plan_pickle, sources)
+        bare: Plan = wire.unpickle_from_parent(plan_pickle, sources)
         plan = replace(bare, federation=federation)
     except EngineError as error:
         with suppress(*PIPE_CLOSED):
@@ -226,7 +218,7 @@ def run_worker(
             pipe.recv()  # the driver reads replies after it has sent a job
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
-    compute, cache = where.prepare(), TensorCache[int]()
+    compute, cache = where.prepare(), wire.TensorCache[int]()
     gc.freeze()  # what exists now stays, and takes long to scan
     while True:
         try:
@@ -239,7 +231,7 @@ def run_batch(
     pipe: connection.Connection,
     plan: Plan,
     client_store: FolderClientStore,
-    cache: TensorCache[int],
+    cache: wire.TensorCache[int],
     compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
@@ -251,4 +243,4 @@ def run_batch(
         replies = work_together(plan, jobs, client_store, compute)
         name = f"{os.getpid()}-{first.kind}-{first.t}-{first.turn}"
         path = client_store.scratch / "up" / f"{name}-{encode_folder_name(first.client)}"
-        pipe.send((ReplyBatch.encode(replies, path), measure_memory(compute)))
+        pipe.send((wire.ReplyBatch.encode(replies, path), measure_memory(compute)))

@@ -9,24 +9,15 @@ from typing import Any
 
 from ..results.statistics import ConfidenceInterval
 from ..results.table import Cell, Column, Mark, ResultTable, Rows, Value
+from . import claim_verdicts
 from .claim_list import Finding, group_claims, list_claims
-from .claim_verdicts import (
-    BY_METHOD,
-    LAST10,
-    SCALED_WORDS,
-    CaseVerdict,
-    ClaimVerdict,
-    RoundPart,
-    decide_findings,
-    name_decision,
-)
 from .evidence import FULL, MEDIUM, STAND_IN, StoredRun
 from .scaling import estimate_core_hours, explain_missing_cost, format_core_hours
 from .verdicts import RULE_NAMES
 
 SCALE_WORDS = {
     None: "not run",
-    BY_METHOD: "the method",
+    claim_verdicts.BY_METHOD: "the method",
     FULL: "full scale",
     MEDIUM: "medium scale",
     STAND_IN: "stand-in data",
@@ -47,7 +38,7 @@ class FindingVerdict:
     """The verdicts on the claims of a finding; the first claim covers all others."""
 
     finding: Finding
-    claims: tuple[ClaimVerdict, ...]
+    claims: tuple[claim_verdicts.ClaimVerdict, ...]
 
     @property
     def verdict(self) -> str:
@@ -64,11 +55,13 @@ def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> lis
     findings = group_claims(list_claims())
     if table is not None:
         findings = [f for f in findings if any(c.table.name == table for c in f.claims)]
-    decided = decide_findings(findings, runs)
+    decided = claim_verdicts.decide_findings(findings, runs)
     return [FindingVerdict(finding, tuple(claims)) for finding, claims in decided]
 
 
-def list_verdicts(found: Sequence[FindingVerdict], table: str | None = None) -> list[ClaimVerdict]:
+def list_verdicts(
+    found: Sequence[FindingVerdict], table: str | None = None
+) -> list[claim_verdicts.ClaimVerdict]:
     """List the verdicts on all claims, table by table, or on the claims of one table."""
     claims = [claim for one in found for claim in one.claims]
     kept = [c for c in claims if table is None or c.claim.table.name == table]
@@ -86,7 +79,7 @@ def classify_verdict(verdict: str) -> str:
 
 def count_findings(found: Sequence[FindingVerdict]) -> str:
     """Count the findings by scale and verdict: ``98 findings from 160 claims: …``."""
-    by_method = sum(one.claims[0].scale == BY_METHOD for one in found)
+    by_method = sum(one.claims[0].scale == claim_verdicts.BY_METHOD for one in found)
     counts = Counter(classify_verdict(one.verdict) for one in found)
     counts["holds"] -= by_method
 
@@ -109,7 +102,7 @@ def count_findings(found: Sequence[FindingVerdict]) -> str:
     )
 
 
-def describe_found(found: ClaimVerdict) -> str:
+def describe_found(found: claim_verdicts.ClaimVerdict) -> str:
     """Describe in one line what decides a claim, or why nothing does, and add the verdict over the last ten evaluations."""
     kind = classify_verdict(found.verdict)
     if kind in OPEN_VERDICTS or not found.cases:
@@ -125,12 +118,14 @@ def describe_found(found: ClaimVerdict) -> str:
     return f"{text}{describe_disagreement(found, deciding)}"
 
 
-def describe_disagreement(found: ClaimVerdict, deciding: CaseVerdict) -> str:
+def describe_disagreement(
+    found: claim_verdicts.ClaimVerdict, deciding: claim_verdicts.CaseVerdict
+) -> str:
     """Describe the decision of the last ten evaluations with the same settings, if it differs."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
-        if same and case.rule == LAST10 and case.decision != deciding.decision:
-            other = name_decision(case.decision, case.scale)
+        if same and case.rule == claim_verdicts.LAST10 and case.decision != deciding.decision:
+            other = claim_verdicts.name_decision(case.decision, case.scale)
             return f"; the last ten evaluations disagree: {other}, {case.why}"
     return ""
 
@@ -139,7 +134,7 @@ def mark_verdict(verdict: str) -> Cell:
     return Cell(verdict, mark=MARKS[VERDICTS.index(classify_verdict(verdict))])
 
 
-def build_claim_table(claims: Sequence[ClaimVerdict]) -> ResultTable:
+def build_claim_table(claims: Sequence[claim_verdicts.ClaimVerdict]) -> ResultTable:
     """Build the table of claims: the printed numbers, the verdict, what was found and the cost."""
     return ResultTable.build(
         ["claim", "printed", "verdict", "found", Column("to decide, core-hours")],
@@ -153,7 +148,7 @@ def build_claim_table(claims: Sequence[ClaimVerdict]) -> ResultTable:
     )
 
 
-def build_claim_overview(claims: Sequence[ClaimVerdict]) -> ResultTable:
+def build_claim_overview(claims: Sequence[claim_verdicts.ClaimVerdict]) -> ResultTable:
     """Build the table of claims for a terminal, with the publication of each."""
     return ResultTable.build(
         [
@@ -170,7 +165,7 @@ def build_claim_overview(claims: Sequence[ClaimVerdict]) -> ResultTable:
     )
 
 
-def build_case_table(found: ClaimVerdict, rounds: bool = True) -> ResultTable:
+def build_case_table(found: claim_verdicts.ClaimVerdict, rounds: bool = True) -> ResultTable:
     """Build the table of all runs of a claim: a row for each scale, variant and rule.
 
     ``rounds`` adds the difference over the rounds, which is too long for a terminal.
@@ -206,21 +201,21 @@ def build_decided_table(found: Sequence[FindingVerdict]) -> ResultTable:
     )
 
 
-def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
+def name_claim(one: claim_verdicts.ClaimVerdict, finding: FindingVerdict) -> str:
     """Name a claim in a list; add its verdict if it differs from the finding's."""
     claim = one.claim
     own = "" if one.verdict == finding.verdict else f": {one.verdict}"
     return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
 
 
-def describe_decision(case: CaseVerdict) -> str:
+def describe_decision(case: claim_verdicts.CaseVerdict) -> str:
     """Name the decision of a case; data other than the paper's decide nothing."""
-    words = name_decision(case.decision, case.scale)
-    standing = case.scale == STAND_IN and case.decision in SCALED_WORDS[STAND_IN]
+    words = claim_verdicts.name_decision(case.decision, case.scale)
+    standing = case.scale == STAND_IN and case.decision in claim_verdicts.SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words
 
 
-def describe_cost(found: ClaimVerdict) -> str:
+def describe_cost(found: claim_verdicts.ClaimVerdict) -> str:
     """Describe the cost of deciding a claim, in core-hours at both scales."""
     if found.claim.follows:
         return "0"
@@ -230,7 +225,7 @@ def describe_cost(found: ClaimVerdict) -> str:
     return " / ".join(format_core_hours(hours[scale]) for scale in (MEDIUM, FULL))
 
 
-def describe_parts(parts: Sequence[RoundPart]) -> str:
+def describe_parts(parts: Sequence[claim_verdicts.RoundPart]) -> str:
     """Describe the difference over the rounds."""
     texts = []
     for p in parts:
@@ -242,7 +237,7 @@ def describe_parts(parts: Sequence[RoundPart]) -> str:
 # Plain data ---------------------------------------------------------------------------------
 
 
-def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
+def summarise_verdict(found: claim_verdicts.ClaimVerdict) -> dict[str, Any]:
     """Return a verdict as plain data for JSON."""
     return {
         "id": found.claim.id,
@@ -265,7 +260,7 @@ def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
     }
 
 
-def summarise_case(case: CaseVerdict) -> dict[str, Any]:
+def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
     return {
         "scale": case.scale,
         "variant": case.variant or None,

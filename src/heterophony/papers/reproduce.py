@@ -33,16 +33,9 @@ from ..studies.load import prepare_pretraining, save_pretrained
 from ..studies.many import RunOptions, run_all, run_many
 from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
+from . import verdicts
 from .scaling import SHRINK_CONFIG, estimate_seconds, format_duration, measure_speed
 from .table import Cell, PublishedTable, TableScale, describe_variants
-from .verdicts import (
-    Claim,
-    ComparedNumber,
-    ValuesBySeed,
-    check_claims,
-    compare_numbers,
-    measure_run,
-)
 
 CellKey = tuple[str, str]  # row and column
 OpenProgress = Callable[[Sequence[RunFolder]], AbstractContextManager[RunsProgress]]
@@ -255,8 +248,8 @@ class ReproductionResult:
     """A reproduced table: its numbers beside the printed ones, and its claims."""
 
     table: TableSelection
-    numbers: list[ComparedNumber]
-    claims: list[Claim]
+    numbers: list[verdicts.ComparedNumber]
+    claims: list[verdicts.Claim]
     diverged: list[str]  # which runs diverged, and why; they are left out of all numbers
     remarks: tuple[str, ...] = ()  # differences from the published data sets
 
@@ -281,7 +274,7 @@ class ReproductionResult:
         }
 
 
-def describe_number(number: ComparedNumber) -> dict[str, Any]:
+def describe_number(number: verdicts.ComparedNumber) -> dict[str, Any]:
     printed, interval = number.printed, compute_confidence_interval(number.values)
     return {
         "row": number.row,
@@ -316,7 +309,7 @@ def build_result(
     for key, first in table.duplicates.items():
         if get_cell_key(first) in measured:
             measured[key] = measured[get_cell_key(first)]
-    numbers = compare_numbers(
+    numbers = verdicts.compare_numbers(
         table.selected_cells,
         measured,
         explain_incomparable(table, failed, remarks),
@@ -329,7 +322,7 @@ def build_result(
         for task in table.runs
         if task.folder_name in failed
     ]
-    claims = check_claims(table.published, numbers)
+    claims = verdicts.check_claims(table.published, numbers)
     return ReproductionResult(
         table, distinct, claims, diverged, tuple(dict.fromkeys(remarks.values()))
     )
@@ -344,15 +337,17 @@ def hash_checkpoint(table: TableSelection) -> str | None:
 
 def measure_cells(
     table: TableSelection, parent: Path
-) -> tuple[dict[CellKey, ValuesBySeed], dict[CellKey, str]]:
+) -> tuple[dict[CellKey, verdicts.ValuesBySeed], dict[CellKey, str]]:
     """Measure the finished runs of each cell; also return remarks on their data."""
-    measured: dict[CellKey, ValuesBySeed] = {}
+    measured: dict[CellKey, verdicts.ValuesBySeed] = {}
     remarks: dict[CellKey, str] = {}
     for task, events in read_finished(table, parent):
         key = get_cell_key(task.cell)
         if remark := get_start(events).get("data_remark"):
             remarks.setdefault(key, remark)
-        measured.setdefault(key, {})[task.seed] = measure_run(events, table.published.measured)
+        measured.setdefault(key, {})[task.seed] = verdicts.measure_run(
+            events, table.published.measured
+        )
     return measured, remarks
 
 

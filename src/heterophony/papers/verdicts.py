@@ -9,24 +9,10 @@ from math import inf, log, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..results.statistics import (
-    PairedComparison,
-    apply_holm_correction,
-    compare_pairs,
-    compute_t_quantile,
-    count_pairs_needed,
-)
+from ..results import statistics
 from ..runs.curves import Curve, compute_curves, compute_loss_curves, select_last_ten
 from ..runs.events import Event
-from .table import (
-    GENERIC_LOSS,
-    MEASURE_NAMES,
-    Cell,
-    MeasurementRule,
-    Ordering,
-    PrintedNumber,
-    PublishedTable,
-)
+from . import table
 
 ACCURACY_MEASURES = ("G", "P")
 ROUNDING_ERROR = 1e-9  # gaps that differ by less are equal
@@ -52,7 +38,7 @@ class ComparedNumber:
     column: str
     data: str  # name of the data set used here
     measure: str
-    printed: PrintedNumber | None
+    printed: table.PrintedNumber | None
     seeds: tuple[int, ...]
     values: tuple[float, ...]  # one per seed, computed as in the paper
     last10: tuple[float, ...]  # mean over the last ten evaluations, one per seed
@@ -82,7 +68,7 @@ class ComparedNumber:
     @property
     def measure_label(self) -> str:
         """The measure, marked if personal parameters were averaged only to measure it."""
-        name = MEASURE_NAMES.get(self.measure, self.measure)
+        name = table.MEASURE_NAMES.get(self.measure, self.measure)
         return f"{name}{AVERAGED_MARK if self.averaged else ''}"
 
     @property
@@ -102,23 +88,23 @@ class ComparedNumber:
         return self.mean - self.printed.value
 
 
-def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
+def measure_run(events: Sequence[Event], rule: table.MeasurementRule) -> dict[str, float]:
     """Compute the numbers of one run, as in the paper and over the last ten; accuracies are in percent."""
     lines = compute_curves(events, rule.clients)
     if rule.personal == "just_trained":
         lines["P"] = lines["P_local"]
-    return measure_curves({**lines, GENERIC_LOSS: compute_loss_curves(events)["G"]}, rule)
+    return measure_curves({**lines, table.GENERIC_LOSS: compute_loss_curves(events)["G"]}, rule)
 
 
-def measure_curves(lines: Mapping[str, Curve], rule: MeasurementRule) -> dict[str, float]:
+def measure_curves(lines: Mapping[str, Curve], rule: table.MeasurementRule) -> dict[str, float]:
     """Compute the numbers of a run from its curves, in the same way."""
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
         if len(part) == len(ACCURACY_MEASURES) and all(part.values()):
             part["score"] = sum(log(part[m] / 10) for m in ACCURACY_MEASURES)
-        if losses := lines.get(GENERIC_LOSS):
-            part[GENERIC_LOSS] = aggregate_rounds(losses, rounds, best=min)
+        if losses := lines.get(table.GENERIC_LOSS):
+            part[table.GENERIC_LOSS] = aggregate_rounds(losses, rounds, best=min)
         out |= {f"{m}{suffix}": v for m, v in part.items()}
     return out
 
@@ -131,7 +117,7 @@ def aggregate_rounds(
 
 
 def compare_numbers(
-    cells: Sequence[Cell],
+    cells: Sequence[table.Cell],
     ours: Mapping[tuple[str, str], ValuesBySeed],
     reasons: Mapping[tuple[str, str], str],
     stand_ins: Mapping[str, tuple[str, ...]] | None = None,
@@ -178,7 +164,7 @@ def compare_numbers(
 
 def judge_number(
     measure: str,
-    printed: PrintedNumber | None,
+    printed: table.PrintedNumber | None,
     ours: Sequence[float],
     reason: str,
     printed_seeds: int = 1,
@@ -194,12 +180,12 @@ def judge_number(
     gap = fmean(ours) - printed.value
     if abs(gap) <= band + ROUNDING_ERROR:
         return "within noise", how
-    lower_is_better = measure == GENERIC_LOSS
+    lower_is_better = measure == table.GENERIC_LOSS
     return ("better" if (gap < 0) == lower_is_better else "worse"), how
 
 
 def compute_noise_band(
-    ours: Sequence[float], printed: PrintedNumber, printed_seeds: int
+    ours: Sequence[float], printed: table.PrintedNumber, printed_seeds: int
 ) -> tuple[float, str]:
     """Compute how far two means with these deviations and numbers of seeds differ by chance (95 %).
 
@@ -212,7 +198,7 @@ def compute_noise_band(
     squares = a**2 / (len(ours) - 1) + (b**2 / (printed_seeds - 1) if known else 0)
     # Welch's degrees of freedom; if one deviation stands for both, those of its estimate
     welch = (a + b) ** 2 / squares if squares else inf
-    band = compute_t_quantile(welch if known else len(ours) - 1) * sqrt(a + b)
+    band = statistics.compute_t_quantile(welch if known else len(ours) - 1) * sqrt(a + b)
     runs = f"{printed_seeds} run{'' if printed_seeds == 1 else 's'}"
     assumed = f"{theirs:.2f}, {runs}" if known else f"not printed, assumed as ours, {runs}"
     return (
@@ -244,7 +230,7 @@ class Claim:
     as_printed: bool  # whether our runs are the paper's; if not, this says nothing about the paper
 
 
-def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
+def check_claims(table: table.PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
     """Check every ordering of the table in every selected column.
 
     Columns with the same runs at this scale make the same claim, which is listed once.
@@ -259,7 +245,9 @@ def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> li
     return list(dict.fromkeys(claims))
 
 
-def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNumber]) -> Claim:
+def check_ordering(
+    ordering: table.Ordering, column: str, numbers: Sequence[ComparedNumber]
+) -> Claim:
     """Check one ordering in one column, by both rules."""
     here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
     text = f"{name_place(column, numbers)}: {ordering.describe()}"
@@ -299,11 +287,13 @@ def judge_order(
     return False, f"{nearest} is above it by {-gap:.2f}{chance}"
 
 
-def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> str:
+def describe_chance(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
     """Format p of all pairs or of ``one`` pair; an empty string if there are too few seeds."""
-    if min(found.pairs for found in pairs.values()) < count_pairs_needed(len(pairs)):
+    if min(found.pairs for found in pairs.values()) < statistics.count_pairs_needed(len(pairs)):
         return ""
-    p_values = dict(zip(pairs, apply_holm_correction([f.p for f in pairs.values()]), strict=True))
+    p_values = dict(
+        zip(pairs, statistics.apply_holm_correction([f.p for f in pairs.values()]), strict=True)
+    )
     return f", p = {p_values[one] if one else max(p_values.values()):.2g}"
 
 
@@ -311,19 +301,19 @@ def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) ->
     """Describe the number of seeds, and whether they are too few to tell an order from chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
     seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
-    few = fewest < count_pairs_needed(len(others))
+    few = fewest < statistics.count_pairs_needed(len(others))
     return f"{seeds}, too few to tell it from chance" if few else seeds
 
 
 def pair_seeds(
     a: ComparedNumber, b: ComparedNumber, which: Literal["values", "last10"]
-) -> PairedComparison | None:
+) -> statistics.PairedComparison | None:
     """Compare two rows over their common seeds; None if there are none."""
     ours, theirs = (dict(zip(x.seeds, getattr(x, which), strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]
     if not common:
         return None
-    return compare_pairs([ours[s] for s in common], [theirs[s] for s in common])
+    return statistics.compare_pairs([ours[s] for s in common], [theirs[s] for s in common])
 
 
 # In words -----------------------------------------------------------------------------------

@@ -20,27 +20,7 @@ from ..core.samples import Scale
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan
-from .attacks import (
-    DLG,
-    Attack,
-    AttackName,
-    AttackTarget,
-    InvertingGradients,
-    Reconstruction,
-    RecordingClient,
-    StartingPoint,
-    build_insider,
-    build_outsider,
-    compute_gradients,
-    compute_update,
-    draw_noise,
-    find_last_bias,
-    infer_labels,
-    observe_update,
-    select_best,
-    to_classes,
-    to_probabilities,
-)
+from . import attacks
 from .summary import GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN
 
 
@@ -48,7 +28,7 @@ from .summary import GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN
 class AttackSettings:
     """Settings of the attacks of one audit."""
 
-    attack: AttackName = "inverting"
+    attack: attacks.AttackName = "inverting"
     iterations: int = 400
     tv: float = 0.01
     labels: Literal["known", "inferred", "joint"] = "known"  # joint: optimised with the images
@@ -57,10 +37,10 @@ class AttackSettings:
     restarts: int = 1
 
     @property
-    def attack_method(self) -> Attack:
+    def attack_method(self) -> attacks.Attack:
         if self.attack == "dlg":
-            return DLG(self.iterations)
-        return InvertingGradients(self.iterations, self.tv)
+            return attacks.DLG(self.iterations)
+        return attacks.InvertingGradients(self.iterations, self.tv)
 
 
 @dataclass(frozen=True)
@@ -93,19 +73,21 @@ class GradientInversion:
     settings: AttackSettings
 
     def __call__(self, plan: Plan, job: Job, store: ClientStore) -> Reply:
-        victim, (x, y) = build_insider(plan, job, store), self.case.load_batch(plan)
-        computed = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
-        observed = observe_update(plan, job, store, computed, victim.lr, self.settings.steps)
-        bias = find_last_bias(victim.net)
+        victim, (x, y) = attacks.build_insider(plan, job, store), self.case.load_batch(plan)
+        computed = attacks.compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
+        observed = attacks.observe_update(
+            plan, job, store, computed, victim.lr, self.settings.steps
+        )
+        bias = attacks.find_last_bias(victim.net)
         inferred = self.settings.labels == "inferred" and bias in self.case.tensor_names
-        labels = infer_labels(observed[str(bias)], len(y)) if inferred else y
+        labels = attacks.infer_labels(observed[str(bias)], len(y)) if inferred else y
         low, high = compute_bounds(x, plan.federation.data(job.client).train.scale)
-        makers: dict[str, Callable[[], RecordingClient]] = {
-            GUESSED_FRESH: partial(build_outsider, plan, job, GUESSED_FRESH),
-            GUESSED_INITIAL: partial(build_outsider, plan, job, GUESSED_INITIAL),
-            PRIVATE_KNOWN: partial(build_insider, plan, job, store),
+        makers: dict[str, Callable[[], attacks.RecordingClient]] = {
+            GUESSED_FRESH: partial(attacks.build_outsider, plan, job, GUESSED_FRESH),
+            GUESSED_INITIAL: partial(attacks.build_outsider, plan, job, GUESSED_INITIAL),
+            PRIVATE_KNOWN: partial(attacks.build_insider, plan, job, store),
         }
-        attacks = {
+        by_knowledge = {
             knowledge: CaseAttack(
                 self.case,
                 self.settings,
@@ -116,7 +98,7 @@ class GradientInversion:
             for knowledge, make in makers.items()
         }
         try:
-            return pack_reply(self.case, inferred, run_different_attacks(attacks))
+            return pack_reply(self.case, inferred, run_different_attacks(by_knowledge))
         except IndexError:
             if self.settings.labels != "joint":
                 raise
@@ -143,62 +125,69 @@ class CaseAttack:
     case: AttackCase
     settings: AttackSettings
     plan: Plan
-    make_client: Callable[[], RecordingClient]
+    make_client: Callable[[], attacks.RecordingClient]
     knowledge: AttackerKnowledge
 
-    def draw_start(self, restart: int) -> StartingPoint:
+    def draw_start(self, restart: int) -> attacks.StartingPoint:
         """Draw the attack's random starting point.
 
         It does not depend on the algorithm, so equal gradients give equal reconstructions.
         """
         key = (self.plan.seed, "attack", *self.case.key[1:], restart)
-        images = draw_noise(self.knowledge.shape, *key).contiguous(
+        images = attacks.draw_noise(self.knowledge.shape, *key).contiguous(
             memory_format=torch.channels_last
         )
         if self.settings.labels != "joint":
-            return StartingPoint(images, self.knowledge.labels)
+            return attacks.StartingPoint(images, self.knowledge.labels)
         shape = (len(images), self.plan.federation.classes)
-        return StartingPoint(images, draw_noise(shape, *key, "labels"))
+        return attacks.StartingPoint(images, attacks.draw_noise(shape, *key, "labels"))
 
     def make_gradient_function(
-        self, client: RecordingClient
+        self, client: attacks.RecordingClient
     ) -> Callable[[Tensor, Tensor], Tensors]:
-        return partial(compute_gradients, client, self.case.tensor_names, differentiable=True)
+        return partial(
+            attacks.compute_gradients, client, self.case.tensor_names, differentiable=True
+        )
 
     def compute_first_gradient(self) -> Tensors:
         """Compute the gradient at the start; attackers with equal gradients do the same attack."""
         start = self.draw_start(0)
-        return compute_gradients(
-            self.make_client(), self.case.tensor_names, start.images, to_probabilities(start.labels)
+        return attacks.compute_gradients(
+            self.make_client(),
+            self.case.tensor_names,
+            start.images,
+            attacks.to_probabilities(start.labels),
         )
 
-    def run_restarts(self) -> tuple[int, Reconstruction]:
+    def run_restarts(self) -> tuple[int, attacks.Reconstruction]:
         """Return the number and result of the restart whose gradient best matches the observed one."""
         known, start = self.knowledge, self.draw_start(0)
         if (
             not known.gradient.square() > 0
         ):  # no sent tensor was trained: there is no angle to match
             flat = ((known.low + known.high) / 2).expand(known.shape)
-            return 0, Reconstruction(flat, to_classes(start.labels), float("inf"), finite=False)
+            return 0, attacks.Reconstruction(
+                flat, attacks.to_classes(start.labels), float("inf"), finite=False
+            )
         reconstructions = []
         for restart in range(self.settings.restarts):
-            target = AttackTarget(
+            target = attacks.AttackTarget(
                 known.gradient,
                 self.make_gradient_function(self.make_client()),
                 known.low,
                 known.high,
             )
             reconstructions.append(self.settings.attack_method(target, self.draw_start(restart)))
-        return select_best(reconstructions)
+        return attacks.select_best(reconstructions)
 
 
 def run_different_attacks(
-    attacks: Mapping[str, CaseAttack],
-) -> dict[str, tuple[int, Reconstruction]]:
+    by_knowledge: Mapping[str, CaseAttack],
+) -> dict[str, tuple[int, attacks.Reconstruction]]:
     """Run every attacker's attack; attackers with the same gradient at the start share one."""
-    done: list[tuple[Tensors, tuple[int, Reconstruction]]] = []
+    done: list[tuple[Tensors, tuple[int, attacks.Reconstruction]]] = []
     results = {}
-    for knowledge, attack in attacks.items():
+    for knowledge, attack in by_knowledge.items():
         gradient = attack.compute_first_gradient()
         same = next((found for first, found in done if are_equal(first, gradient)), None)
         results[knowledge] = same or attack.run_restarts()
@@ -220,7 +209,7 @@ def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
 
 
 def pack_reply(
-    case: AttackCase, inferred: bool, results: dict[str, tuple[int, Reconstruction]]
+    case: AttackCase, inferred: bool, results: dict[str, tuple[int, attacks.Reconstruction]]
 ) -> Reply:
     """Pack the results as tensors and numbers, which every engine can send."""
     tensors, numbers = dict[str, Tensor](), {"t": case.round, "image": case.first_image}
@@ -234,10 +223,10 @@ def pack_reply(
     )
 
 
-def unpack_reply(reply: Reply, knowledge: str) -> tuple[int, Reconstruction]:
+def unpack_reply(reply: Reply, knowledge: str) -> tuple[int, attacks.Reconstruction]:
     """Return the number of the attacker's best restart, and its reconstruction."""
     restart, loss, finite = (
         reply.metrics[f"{knowledge}/{k}"] for k in ("restart", "loss", "finite")
     )
     images, labels = (reply.tensors[f"{knowledge}/{k}"] for k in ("images", "labels"))
-    return int(restart), Reconstruction(images, labels, loss, bool(finite))
+    return int(restart), attacks.Reconstruction(images, labels, loss, bool(finite))

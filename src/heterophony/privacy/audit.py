@@ -17,17 +17,10 @@ import torch
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from torch import Tensor
 
+from ..core import files
 from ..core.algorithm import Reply
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import FolderError
-from ..core.files import (
-    DATA_LIMIT,
-    open_to_append,
-    read_regular_file,
-    translate_disk_errors,
-    truncate_file,
-    write_atomically,
-)
 from ..core.samples import Scale
 from ..core.tensors import Memory, Tensors
 from ..engines.base import Engine
@@ -37,15 +30,9 @@ from ..jobs.work import train_locally
 from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.run_index import read_json_lines
+from . import summary
 from .attack_job import AttackCase, AttackSettings, GradientInversion, compute_bounds, unpack_reply
 from .attacks import Reconstruction, list_sent_parameters, make_reference_images, psnr, ssim
-from .summary import (
-    PRIVATE_KNOWLEDGE,
-    collect_losses,
-    collect_matched_rounds,
-    list_common_levels,
-    lists_sent_parameters,
-)
 
 SNAPSHOT_FOLDER = "audited"
 
@@ -93,7 +80,7 @@ class Snapshots:
                 memory = self.folder.client_store.load_memory(client, before=t)
                 self.client_store.save_memory(client, t - 1, memory)
             sent = {"down": self.plan.algorithm.send(server, client)}
-            write_atomically(self.get_message_path(t, client), encode_groups(sent))
+            files.write_atomically(self.get_message_path(t, client), encode_groups(sent))
 
     def make_job(self, t: int, client: str) -> Job:
         """Make the job that trains a client from the state after ``t`` rounds and saves no memory."""
@@ -117,8 +104,8 @@ class Snapshots:
 
 
 def read_groups(path: Path) -> Memory:
-    with translate_disk_errors(path):
-        return decode_groups(read_regular_file(path, BLOB_LIMIT), finite=False)[0]
+    with files.translate_disk_errors(path):
+        return decode_groups(files.read_regular_file(path, BLOB_LIMIT), finite=False)[0]
 
 
 EVALUATION_BATCH = 250  # images at a time
@@ -164,7 +151,7 @@ def make_records(
         "labels": "known" if known else settings.labels,
     }
     out = []
-    for knowledge in PRIVATE_KNOWLEDGE:
+    for knowledge in summary.PRIVATE_KNOWLEDGE:
         restart, found = unpack_reply(reply, knowledge)
         loss = found.loss if found.finite else None
         attack = {"restart": restart, "finite": found.finite, "matching": loss}
@@ -254,10 +241,12 @@ class AttackLog:
         """Open the log; raise an error if it was started with other settings."""
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
-        with translate_disk_errors(self.path):
-            lines = read_regular_file(self.path, DATA_LIMIT) if self.path.exists() else b""
+        with files.translate_disk_errors(self.path):
+            lines = (
+                files.read_regular_file(self.path, files.DATA_LIMIT) if self.path.exists() else b""
+            )
             if not lines.endswith(b"\n") and lines:  # the last line was cut short
-                truncate_file(self.path, lines.rfind(b"\n") + 1)
+                files.truncate_file(self.path, lines.rfind(b"\n") + 1)
         header = json.loads(json.dumps({"event": "audit", **settings}))
         if not found:
             self.append_records([header])
@@ -270,7 +259,7 @@ class AttackLog:
     def append_records(self, records: Sequence[Record]) -> None:
         """Append all records of a case at once; an incomplete case is repeated after a crash."""
         lines = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
-        with translate_disk_errors(self.path), open_to_append(self.path) as file:
+        with files.translate_disk_errors(self.path), files.open_to_append(self.path) as file:
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -290,7 +279,7 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
 
 def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLog) -> None:
     """Record the loss of snapshots until the lowest level is reached; do nothing if nothing is sent."""
-    losses = collect_losses(log.read_records()).get(label)
+    losses = summary.collect_losses(log.read_records()).get(label)
     if losses is None:
         return
     for t in sorted(snapshots.rounds):
@@ -311,11 +300,11 @@ def list_cases(
     """
     out, records = [], log.read_records()
     rounds: Collection[int] = victims.rounds
-    if matched := collect_matched_rounds(records):
+    if matched := summary.collect_matched_rounds(records):
         own = matched.get(label, {})
-        rounds = {own[level] for level in list_common_levels(matched)}
+        rounds = {own[level] for level in summary.list_common_levels(matched)}
     for record in records:
-        if record.get("algorithm") != label or not lists_sent_parameters(record):
+        if record.get("algorithm") != label or not summary.lists_sent_parameters(record):
             continue
         if record["round"] not in rounds:
             continue
@@ -340,7 +329,7 @@ def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackC
         if not all(
             (*c.key[:3], c.first_image + i, private) in done
             for i in range(c.image_count)
-            for private in PRIVATE_KNOWLEDGE
+            for private in summary.PRIVATE_KNOWLEDGE
         )
     ]
 

@@ -16,15 +16,8 @@ from ..config.reading import apply_override, resolve_config
 from ..core.errors import ConfigError, FolderError
 from ..core.files import read_json
 from ..engines.base import EngineSpec, create_engine, prepare_engine
+from ..papers import evidence
 from ..papers.claim_list import ATTACK_MEASURES
-from ..papers.evidence import (
-    CellAtScale,
-    StoredRun,
-    digest_settings,
-    list_cells_at_scales,
-    match_runs,
-    shrink_cell,
-)
 from ..papers.reproduce import find_differences
 from ..papers.scaling import shrink_to_medium
 from ..papers.table import TableScale, load_table, load_tables
@@ -36,22 +29,13 @@ from ..studies.compare import create_comparison, label_algorithms
 from ..studies.hooks import RunsProgress
 from ..studies.run import execute_plan
 from ..studies.spec import RunSpec, complete_specs, read_federation
+from . import audit
 from .attack_job import AttackCase, AttackSettings
-from .audit import (
-    AttackLog,
-    Snapshots,
-    Victims,
-    invert_gradients,
-    list_cases,
-    list_open_cases,
-    record_losses,
-    record_sent_parameters,
-)
 from .summary import PRIVATE_KNOWLEDGE, AuditPreset
 
 LEAKAGE_TABLE = "feddecomp-table7"
 # candidates for the rounds, and the losses at which algorithms are compared
-MEDIUM_VICTIMS = Victims(tuple(range(1, 17)), 5, 2, (0.5, 0.4))
+MEDIUM_VICTIMS = audit.Victims(tuple(range(1, 17)), 5, 2, (0.5, 0.4))
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,7 @@ class AuditSetup:
 
     settings: dict[str, Any]
     algorithms: tuple[str, ...]
-    victims: Victims
+    victims: audit.Victims
     attack_settings: AttackSettings
 
 
@@ -72,7 +56,7 @@ QUICK_AUDIT = AuditSetup(
         "participation": {"rate": 1.0},
     },
     ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
-    Victims((5, 10), 3, 2),
+    audit.Victims((5, 10), 3, 2),
     AttackSettings(),
 )
 
@@ -88,7 +72,7 @@ def get_preset(name: AuditPreset) -> AuditSetup:
         small = shrink_to_medium({**settings, "algorithm": table.cells[0].config["algorithm"]})
         settings = {k: v for k, v in small.items() if k != "algorithm"}
         return AuditSetup(settings, tuple(rows), MEDIUM_VICTIMS, AttackSettings(iterations=500))
-    victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
+    victims = audit.Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
     return AuditSetup(settings, tuple(rows), victims, AttackSettings(iterations=4800))
 
 
@@ -103,9 +87,9 @@ class Audit:
     """The runs of an audit by algorithm, and the log of its attacks."""
 
     configs: Mapping[str, Config]
-    snapshots: Mapping[str, Snapshots]
-    log: AttackLog
-    victims: Victims
+    snapshots: Mapping[str, audit.Snapshots]
+    log: audit.AttackLog
+    victims: audit.Victims
     attack_settings: AttackSettings
 
     @property
@@ -120,17 +104,17 @@ class Audit:
             with lock_folder(snapshots.folder) as folder:
                 execute_plan(plan, folder, engine, [status, snapshots.make_listener()])
                 snapshots.save_last()
-                record_sent_parameters(name, snapshots, self.log)
+                audit.record_sent_parameters(name, snapshots, self.log)
                 if self.victims.losses:
-                    record_losses(name, snapshots, min(self.victims.losses), self.log)
+                    audit.record_losses(name, snapshots, min(self.victims.losses), self.log)
 
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
         """List the unfinished attacks, by algorithm."""
         cases = {
-            name: list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
+            name: audit.list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
             for name, snapshots in self.snapshots.items()
         }
-        left = {name: list_open_cases(own, self.log) for name, own in cases.items()}
+        left = {name: audit.list_open_cases(own, self.log) for name, own in cases.items()}
         return {name: own for name, own in left.items() if own}
 
     def attack(
@@ -146,7 +130,7 @@ class Audit:
                 lock_folder(snapshots.folder),
                 create_engine(spec, plan, store) as workers,
             ):
-                for records in invert_gradients(
+                for records in audit.invert_gradients(
                     list(own), snapshots, self.attack_settings, workers
                 ):
                     self.log.append_records(records)
@@ -183,7 +167,7 @@ def build_audit_configs(
 
 
 def open_audit(
-    configs: Mapping[str, Config], victims: Victims, how: AttackSettings, parent: Path
+    configs: Mapping[str, Config], victims: audit.Victims, how: AttackSettings, parent: Path
 ) -> Audit:
     """Create the folders of an audit, or open those of one with the same settings."""
     first = next(iter(configs.values()))
@@ -207,9 +191,9 @@ def open_audit(
         "shape": list(federation.shape),
         "data_sha256": federation.sha256,
     }
-    log, clients = AttackLog(parent, asked), federation.clients[: victims.clients]
+    log, clients = audit.AttackLog(parent, asked), federation.clients[: victims.clients]
     snapshots = {
-        name: Snapshots(config.build_plan(federation), folder, victims.rounds, clients)
+        name: audit.Snapshots(config.build_plan(federation), folder, victims.rounds, clients)
         for (name, config), folder in zip(configs.items(), folders, strict=True)
     }
     return Audit(configs, snapshots, log, victims, how)
@@ -248,14 +232,14 @@ RUNS_FOLDER = Path("runs")  # where `reproduce` and `audit` put runs by default
 DIGITS = 3  # decimals of stored numbers, in dB
 
 
-def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[StoredRun]:
+def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evidence.StoredRun]:
     """Read the user's runs and audits of published tables, in this folder or below ``runs/``.
 
     ``note`` receives a message for each folder that was left out.
     """
     judged = (TableScale.medium, TableScale.full)
     folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
-    audits: list[StoredRun] = []
+    audits: list[evidence.StoredRun] = []
     for candidate in [folder] if folder else sorted(RUNS_FOLDER.glob("*")):
         if is_audit(candidate):
             try:
@@ -265,8 +249,8 @@ def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[Stor
     if not folders:
         return audits
     # all tables: a claim may rest on another table's FedAvg, or on centralised training
-    cells = list_cells_at_scales(load_tables())
-    return [*match_runs(load_runs(folders, note), cells), *audits]
+    cells = evidence.list_cells_at_scales(load_tables())
+    return [*evidence.match_runs(load_runs(folders, note), cells), *audits]
 
 
 def is_audit(folder: Path) -> bool:
@@ -274,13 +258,13 @@ def is_audit(folder: Path) -> bool:
     return (folder / AUDIT_FILE).is_file()
 
 
-def describe_audit(folder: Path) -> Iterator[StoredRun]:
+def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
     """Yield the results of a finished audit at medium scale, for each row of the table and attacker."""
     content = read_json(folder / AUDIT_FILE)
     check_preset(folder, content["asked"])
     runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
     table = load_table(LEAKAGE_TABLE)
-    for at in (at for cell in table.cells for at in shrink_cell(table, cell)):
+    for at in (at for cell in table.cells for at in evidence.shrink_cell(table, cell)):
         name = at.cell.config["algorithm"]["name"]
         if name not in runs:
             raise FolderError(f"{folder}: the run of {name} is missing")
@@ -332,7 +316,7 @@ def to_lists(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_settings(at: CellAtScale, run: Run) -> None:
+def check_settings(at: evidence.CellAtScale, run: Run) -> None:
     """Raise FolderError if the settings of a run differ from those of the cell, except its rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
@@ -343,10 +327,10 @@ def digest_audit(config: dict[str, Any]) -> str:
     """Return a digest of a cell's settings and of the preset's attacks."""
     preset = get_preset(AuditPreset.medium)
     attacks = {"victims": preset.victims.describe(), "how": asdict(preset.attack_settings)}
-    return digest_settings({**config, **attacks})
+    return evidence.digest_settings({**config, **attacks})
 
 
-def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
+def describe_row(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
     """Return the numbers of one algorithm under one attacker, as a stored run."""
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")

@@ -11,23 +11,14 @@ from ..core.algorithm import Reply
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..core.tensors import Tensors, apply_moves, compute_moves, compute_norm
+from . import base
 from .accounting import compute_epsilon, count_affordable, draw_normal_like, find_noise
-from .base import (
-    Departed,
-    Departure,
-    Gathered,
-    Gathering,
-    MergeKind,
-    PrivacyPromise,
-    Protection,
-    RunFacts,
-)
 
 MARGIN = 1e-6  # relative margin below the bound, because replies are rounded to float32
 
 
 @dataclass(frozen=True, repr=False)
-class ClientDP(Protection):
+class ClientDP(base.Protection):
     """Clip each client's whole change, and add Gaussian noise to the sum or on each device."""
 
     guards_replies: ClassVar[bool] = True
@@ -59,14 +50,14 @@ class ClientDP(Protection):
         return self.clip == inf and self.noise == 0
 
     @property
-    def merge_kind(self) -> MergeKind:
+    def merge_kind(self) -> base.MergeKind:
         return "sum" if self.where == "server" else "any"
 
     @property
     def needs_secret(self) -> bool:
         return bool(self.noise or self.epsilon)
 
-    def check_run(self, run: RunFacts) -> None:
+    def check_run(self, run: base.RunFacts) -> None:
         if run.shares_buffers:
             raise ConfigError(
                 "protection.client_dp: not with model.buffers = 'average': running statistics do not"
@@ -87,7 +78,7 @@ class ClientDP(Protection):
             )
 
     # Accounting -----------------------------------------------------------------------------
-    def get_rate(self, run: RunFacts) -> float | None:
+    def get_rate(self, run: base.RunFacts) -> float | None:
         """Return the sampling rate that amplifies privacy; None if the selection does not amplify it."""
         return run.rate if run.participation_kind == "poisson" and self.where == "server" else None
 
@@ -101,7 +92,7 @@ class ClientDP(Protection):
         """
         return (self.noise or 0.0) / (1 if self.where == "server" else 2)
 
-    def settle(self, run: RunFacts) -> tuple[Protection, int]:
+    def settle(self, run: base.RunFacts) -> tuple[base.Protection, int]:
         settled, rate = self, self.get_rate(run)
         if self.epsilon is not None:
             if run.participation_kind == "own":
@@ -122,7 +113,7 @@ class ClientDP(Protection):
             )
         return settled, rounds
 
-    def promise(self, run: RunFacts) -> PrivacyPromise:
+    def promise(self, run: base.RunFacts) -> base.PrivacyPromise:
         rate = self.get_rate(run)
         if self.where == "device":
             how = "each reply, for any data of the client; the server sees no more"
@@ -130,26 +121,26 @@ class ClientDP(Protection):
             how = "the models, with a client's changes or with zeros instead; fixed cohorts do not amplify privacy"
         else:
             how = f"the models, with and without one client; Poisson sampling at rate {rate:g}"
-        return PrivacyPromise("client", self.delta, how)
+        return base.PrivacyPromise("client", self.delta, how)
 
     def spend(
-        self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
+        self, run: base.RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
     ) -> float | None:
         return compute_epsilon(self.multiplier, self.get_rate(run), rounds, self.delta)
 
     # The two halves -------------------------------------------------------------------------
-    def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
+    def leave(self, up: Tensors, kept: Tensors, departure: base.Departure) -> base.Departed:
         moves = clip_moves(compute_moves(up, departure.received), self.clip, MARGIN)
         if self.where == "device" and self.noise:
             purpose = f"client noise|{departure.client}|{departure.t}"
             noise = draw_normal_like(moves, departure.secret, purpose)
             moves = moves + self.noise * self.clip * noise
-        return Departed(apply_moves(up, departure.received, moves))
+        return base.Departed(apply_moves(up, departure.received, moves))
 
-    def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:
+    def gather(self, replies: Sequence[Reply], gathering: base.Gathering) -> base.Gathered:
         """Clip again, because a client may not have clipped; divide by the expected number; add the noise."""
         if self.where == "device" or (not replies and gathering.expected is None):
-            return Gathered(replies)
+            return base.Gathered(replies)
         replies = replies or [gathering.empty_reply]
         expected = gathering.expected or len(replies)
         out = []
@@ -162,7 +153,7 @@ class ClientDP(Protection):
                 noise = draw_normal_like(moves, gathering.secret, f"server noise|{gathering.t}")
                 moves = moves + (self.noise * self.clip / expected) * noise
             out.append(replace(reply, tensors=apply_moves(reply.tensors, received, moves)))
-        return Gathered(out)
+        return base.Gathered(out)
 
 
 def clip_moves(moves: Tensors, clip: float, margin: float = 0.0) -> Tensors:

@@ -10,15 +10,8 @@ from typing import Any
 
 from ..runs.curves import MeanStd, NewClients
 from ..runs.summary import Summary
+from . import statistics
 from .runs import Run, group_by_series
-from .statistics import (
-    ALPHA,
-    apply_holm_correction,
-    compare_pairs,
-    compute_confidence_interval,
-    compute_smallest_p,
-    count_pairs_needed,
-)
 from .table import Cell, Interval
 
 # measures of one series by seed and data; runs with the same key form a pair
@@ -27,9 +20,7 @@ ACCURACIES = tuple(f"{m}.{part}" for m in "GP" for part in ("best", "last", "las
 HIGHER_IS_BETTER = (*ACCURACIES, "G.chosen", "P.chosen", "worst10")
 HEADLINES = {"G.last10": "G last 10", "P.last10": "P last 10"}
 NEW_CLIENT_MEASURES = ("G", "before", "P", "worst10")
-BOLD_NOTE = (
-    f"Bold: higher than every other row beyond chance (paired by seed, p < {ALPHA} after Holm)."
-)
+BOLD_NOTE = f"Bold: higher than every other row beyond chance (paired by seed, p < {statistics.ALPHA} after Holm)."
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Spread:
     def from_values(cls, values: Sequence[float], highest: float = inf) -> Spread:
         """Summarise values whose upper bound is ``highest``."""
         of = MeanStd.from_values(values)
-        interval = compute_confidence_interval(values, highest=highest)
+        interval = statistics.compute_confidence_interval(values, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
 
     def to_cell(self) -> Cell:
@@ -254,7 +245,9 @@ def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differenc
 
 def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDifference:
     spread = Spread.from_values([a - b for a, b in zip(own, other, strict=True)])
-    return PairedDifference(spread.mean, spread.std, spread.ci95, compare_pairs(own, other).p)
+    return PairedDifference(
+        spread.mean, spread.std, spread.ci95, statistics.compare_pairs(own, other).p
+    )
 
 
 def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -262,7 +255,7 @@ def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     corrected: dict[str, dict[str, PairedDifference]] = {row.name: {} for row in rows}
     for key in ACCURACIES:
         gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
-        p_values = apply_holm_correction([gap.p for gap in gaps.values()])
+        p_values = statistics.apply_holm_correction([gap.p for gap in gaps.values()])
         for (name, gap), p in zip(gaps.items(), p_values, strict=True):
             corrected[name][key] = replace(gap, p_holm=p)
     return [
@@ -310,11 +303,13 @@ def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | 
         common = [block for block in known[leader] if block in values]
         if not common:
             return None
-        pairs = compare_pairs([known[leader][b] for b in common], [values[b] for b in common])
+        pairs = statistics.compare_pairs(
+            [known[leader][b] for b in common], [values[b] for b in common]
+        )
         if pairs.mean <= 0:
             return None
         p_values.append(pairs.p)
-    return leader if max(apply_holm_correction(p_values)) < ALPHA else None
+    return leader if max(statistics.apply_holm_correction(p_values)) < statistics.ALPHA else None
 
 
 # In words -----------------------------------------------------------------------------------
@@ -334,7 +329,7 @@ def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
     if len(finished) < 2:
         return None
     common = set.intersection(*(set(row.seeds) for row in finished))
-    needed = count_pairs_needed(len(finished) - 1)
+    needed = statistics.count_pairs_needed(len(finished) - 1)
     if not common:
         return f"the rows have no seed in common; comparing them takes at least {needed}"
     if len(common) < needed:
@@ -361,7 +356,7 @@ def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
     if not gaps:
         return None
     pairs = max(len(row.differences.seeds) for row in rows if row.name in gaps and row.differences)
-    needed = count_pairs_needed(len(gaps))
+    needed = statistics.count_pairs_needed(len(gaps))
     if pairs < needed:
         return explain_too_few_pairs(pairs, needed, len(gaps) - 1)
     return describe_significant_differences(gaps, rows[0].name)
@@ -372,12 +367,12 @@ def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
     if pairs == 1:
         return (
             "one pair of runs with the same seed and data, which cannot tell a difference from"
-            f" chance; for p < {ALPHA}{beside} it takes at least {needed} seeds."
+            f" chance; for p < {statistics.ALPHA}{beside} it takes at least {needed} seeds."
         )
     return (
-        f"{pairs} pairs of runs with the same seed and data are too few for p < {ALPHA}"
+        f"{pairs} pairs of runs with the same seed and data are too few for p < {statistics.ALPHA}"
         f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
-        f" p = {compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
+        f" p = {statistics.compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
         " are plausible."
     )
 
@@ -385,7 +380,7 @@ def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
 def describe_significant_differences(gaps: Mapping[str, PairedDifference], first: str) -> str:
     sides: dict[str, list[str]] = {"higher": [], "lower": []}
     for name, gap in gaps.items():
-        if gap.p_holm < ALPHA:
+        if gap.p_holm < statistics.ALPHA:
             sides["higher" if gap.mean > 0 else "lower"].append(f"{name} (p = {gap.p_holm:.2g})")
     parts = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
     if not parts:

@@ -14,25 +14,10 @@ from typing import Any
 
 import torch
 
+from ..core import files
 from ..core.algorithm import Reply, Server
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import CodecError, FolderError, simplify_name
-from ..core.files import (
-    SECRET_FILE,
-    UnsuitableFileError,
-    digest_secret,
-    lock_folder,
-    make_folder,
-    open_regular_file,
-    open_to_append,
-    read_regular_file,
-    read_text_file,
-    remove_unfinished_files,
-    sync_folder,
-    translate_disk_errors,
-    truncate_file,
-    write_atomically,
-)
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
 from .events import Event
@@ -62,7 +47,7 @@ def digest_beginning(path: Path, size: int) -> GrowingDigest:
     digest = GrowingDigest()
     if not size:
         return digest  # there may be no file yet
-    with open_regular_file(path) as file:
+    with files.open_regular_file(path) as file:
         while chunk := file.read(min(CHUNK_BYTES, size - digest.size)):
             digest.update(chunk)
     return digest
@@ -127,7 +112,7 @@ def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int
             newest = max((r for r in store.list_rounds(client) if r < before), default=None)
             right = (
                 newest == t
-                and hashlib.sha256(read_regular_file(path, BLOB_LIMIT)).hexdigest() == sha256
+                and hashlib.sha256(files.read_regular_file(path, BLOB_LIMIT)).hexdigest() == sha256
             )
         except OSError:  # also a name that is too long for a file
             right = False
@@ -169,10 +154,10 @@ class RunFolder:
             )
         if self.path.exists() and not (self.path.is_dir() and is_empty_folder(self.path)):
             raise FolderError(f"{self.path} is not empty; choose another {option}")
-        with translate_disk_errors(self.path):
-            make_folder(self.path)
+        with files.translate_disk_errors(self.path):
+            files.make_folder(self.path)
         self.lock()
-        write_atomically(self.config_file, config.encode())
+        files.write_atomically(self.config_file, config.encode())
 
     def reopen(self) -> str:
         """Open an existing run and return its configuration."""
@@ -183,9 +168,9 @@ class RunFolder:
 
     def read_config_text(self) -> str:
         """Read the configuration of the run."""
-        with translate_disk_errors(self.config_file):
+        with files.translate_disk_errors(self.config_file):
             try:
-                return read_text_file(self.config_file)
+                return files.read_text_file(self.config_file)
             except UnicodeDecodeError:
                 raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
@@ -195,9 +180,9 @@ class RunFolder:
         for path in (self.events_file, *folders):
             if path.is_symlink():
                 raise FolderError(f"{path} is a link; a run writes only into its own folder")
-        self._lock = lock_folder(self.path)
+        self._lock = files.lock_folder(self.path)
         shutil.rmtree(self.scratch_folder, ignore_errors=True)
-        remove_unfinished_files(self.path)
+        files.remove_unfinished_files(self.path)
 
     def close(self) -> None:
         """Release the folder and delete its temporary files."""
@@ -210,7 +195,10 @@ class RunFolder:
     def append_event(self, event: Event) -> None:
         """Append an event as one line."""
         line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
-        with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
+        with (
+            files.translate_disk_errors(self.events_file),
+            files.open_to_append(self.events_file) as file,
+        ):
             file.write(line)
         self._events_digest.update(line)
 
@@ -224,11 +212,14 @@ class RunFolder:
 
         Only the newest commits and that of round ``keep`` are kept.
         """
-        with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
+        with (
+            files.translate_disk_errors(self.events_file),
+            files.open_to_append(self.events_file) as file,
+        ):
             os.fsync(file.fileno())
             written = file.tell()
             if not self._events_named:  # the file may be new: its name must survive too
-                sync_folder(self.path)
+                files.sync_folder(self.path)
                 self._events_named = True
             if written != self._events_digest.size:  # events of an earlier process
                 self._events_digest = digest_beginning(self.events_file, written)
@@ -245,10 +236,10 @@ class RunFolder:
             "events": written,
             "events_sha256": self._events_digest.get(),
             "settings_sha256": self._settings_sha256,
-            "secret_sha256": digest_secret(self.path),
+            "secret_sha256": files.digest_secret(self.path),
         }
         blob = encode_groups(groups, header)
-        write_atomically(
+        files.write_atomically(
             self.commits_folder / f"{server.t:07d}", blob + hashlib.sha256(blob).digest()
         )
         for name in self._list_commits()[:-KEPT_COMMITS]:
@@ -273,8 +264,8 @@ class RunFolder:
                 f" start the run again with `heterophony run {self.config_file}`"
             )
         if self.events_file.exists():
-            with translate_disk_errors(self.events_file):
-                truncate_file(self.events_file, 0)
+            with files.translate_disk_errors(self.events_file):
+                files.truncate_file(self.events_file, 0)
         self._events_digest, self.memory_digests = GrowingDigest(), {}
         return None
 
@@ -294,8 +285,8 @@ class RunFolder:
     def _restore_commit(self, commit: Commit, samples: Mapping[str, int]) -> Server:
         """Return to a commit: check the files that it needs, and truncate the events to it."""
         self._events_digest, self.memory_digests = self._check_commit(commit)
-        with translate_disk_errors(self.events_file):
-            truncate_file(self.events_file, commit[1]["events"])
+        with files.translate_disk_errors(self.events_file):
+            files.truncate_file(self.events_file, commit[1]["events"])
         return build_server(commit, samples)
 
     def _check_commit(self, commit: Commit) -> tuple[GrowingDigest, MemoryDigests]:
@@ -304,14 +295,14 @@ class RunFolder:
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
             raise FolderError(f"{self.config_file} is not what the run began with: it was edited")
-        if header.get("secret_sha256", "") != digest_secret(self.path):
+        if header.get("secret_sha256", "") != files.digest_secret(self.path):
             raise FolderError(
-                f"{self.path / SECRET_FILE} is not what the run began with: it was replaced"
+                f"{self.path / files.SECRET_FILE} is not what the run began with: it was replaced"
             )
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
             raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")
-        with translate_disk_errors(self.events_file):
+        with files.translate_disk_errors(self.events_file):
             events = digest_beginning(self.events_file, header["events"])
         if header["events_sha256"] != events.get():
             raise FolderError(f"{self.events_file} is not what its commit recorded: it was edited")
@@ -329,10 +320,10 @@ class RunFolder:
         return "restore it, or start the run again"
 
     def _decode_commit(self, path: Path) -> Commit:
-        with translate_disk_errors(path):
+        with files.translate_disk_errors(path):
             try:
-                content = read_regular_file(path, BLOB_LIMIT)
-            except UnsuitableFileError as error:
+                content = files.read_regular_file(path, BLOB_LIMIT)
+            except files.UnsuitableFileError as error:
                 raise CodecError(f"{path} is damaged: {error.strerror}") from None
         blob, sha256 = content[:-32], content[-32:]
         if hashlib.sha256(blob).digest() != sha256:

@@ -21,24 +21,8 @@ from ..jobs.work import announce_to_clients, restore_replies, split_announced
 from ..population.attacks import RoundEnd
 from ..protection import get_kind
 from ..protection.base import Gathered, Gathering
-from .events import (
-    EvaluationEvent,
-    Event,
-    NewClientsEvent,
-    RoundEvent,
-    find_kept_round,
-    get_end,
-    select_rounds,
-)
+from . import events, round_events
 from .folder import MemoryDigests, RunFolder, record_memories
-from .round_events import (
-    FinishedRound,
-    make_end_event,
-    make_evaluation_event,
-    make_new_clients_event,
-    make_round_event,
-    make_start_event,
-)
 
 
 def run_rounds(
@@ -47,7 +31,7 @@ def run_rounds(
     folder: RunFolder,
     compute: Compute = ON_CPU,
     get_stop_reason: Callable[[], str] = lambda: "",
-) -> Iterator[Event]:
+) -> Iterator[events.Event]:
     """Run the remaining rounds and commit each; yield every event after it is recorded.
 
     ``compute`` is the engine's device and precision, for the record. As soon as ``get_stop_reason``
@@ -56,7 +40,7 @@ def run_rounds(
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
         server = plan.create_initial_server()
-        yield from record_events(folder, [make_start_event(plan, server, compute)])
+        yield from record_events(folder, [round_events.make_start_event(plan, server, compute)])
         if plan.keep_best:
             folder.commit(server)
     server, clock = plan.complete(server), read_clock(folder)
@@ -67,15 +51,15 @@ def run_rounds(
         yield from record_events(folder, [evaluation, done] if evaluation else [done])
         clock, spent = done.get("clock", clock), done.get("epsilon", spent)
         commit_round(plan, folder, server, done)
-    if get_end(list(folder.iterate_events())) is None:
+    if events.get_end(list(folder.iterate_events())) is None:
         reason = get_stop_reason() if server.t < plan.rounds else ""
         yield from finish_run(plan, engine, folder, server, reason)
-        folder.commit(server, find_kept_round(list(folder.iterate_events())))
+        folder.commit(server, events.find_kept_round(list(folder.iterate_events())))
 
 
-def commit_round(plan: Plan, folder: RunFolder, server: Server, done: RoundEvent) -> None:
+def commit_round(plan: Plan, folder: RunFolder, server: Server, done: events.RoundEvent) -> None:
     """Commit the state after a round, and delete client memories that are no longer needed."""
-    kept = find_kept_round(list(folder.iterate_events())) if plan.keep_best else None
+    kept = events.find_kept_round(list(folder.iterate_events())) if plan.keep_best else None
     folder.commit(server, kept)
     folder.client_store.delete_old_memories(
         done.get("asked") or done["clients"], before=folder.find_oldest_commit(), keep=kept
@@ -89,7 +73,7 @@ def run_round(
     clock: float = 0.0,
     memories: MemoryDigests | None = None,
     spent: float | None = None,
-) -> tuple[Server, EvaluationEvent | None, RoundEvent]:
+) -> tuple[Server, events.EvaluationEvent | None, events.RoundEvent]:
     """Run round ``server.t``, which begins at ``clock`` of the simulated time.
 
     If an evaluation of the state before the round is due, it runs on the same engine at the same time as
@@ -113,7 +97,7 @@ def run_round(
     gathered = gather_replies(plan, server, [trained[i] for i in end.merged], sent)
     after, merged, refused = merge_replies(plan, server, list(gathered.replies), engine.judge)
     merged = drop_empty_replies(merged)
-    done = FinishedRound(
+    done = round_events.FinishedRound(
         t=t,
         selected=selected,
         sent=sent,
@@ -130,14 +114,14 @@ def run_round(
         else plan.algorithm.measures(server, merged, after),
         boards=engine.describe_round(),
     )
-    evaluation = make_evaluation_event(plan, t, evaluated) if evaluated else None
+    evaluation = round_events.make_evaluation_event(plan, t, evaluated) if evaluated else None
     seconds = round(time.perf_counter() - begun, 4)
-    return after, evaluation, make_round_event(plan, done, seconds)
+    return after, evaluation, round_events.make_round_event(plan, done, seconds)
 
 
 def finish_run(
     plan: Plan, engine: Engine, folder: RunFolder, server: Server, stopped: str
-) -> Iterator[Event]:
+) -> Iterator[events.Event]:
     """Evaluate the last state, let new clients join, and end the run; yield the events.
 
     ``stopped`` is the reason if the run ends before its last round, otherwise empty.
@@ -145,14 +129,14 @@ def finish_run(
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))
     seconds = round(time.perf_counter() - begun, 4)
-    evaluation = make_evaluation_event(plan, server.t, replies)
+    evaluation = round_events.make_evaluation_event(plan, server.t, replies)
     recorded = [*folder.iterate_events(), evaluation]
-    kept = find_kept_round(recorded)
+    kept = events.find_kept_round(recorded)
     joined = server
     if kept is not None and kept != server.t:
         joined = plan.complete(folder.load_commit(kept, plan.federation.sizes()))
     new = join_new_clients(plan, engine, joined)
-    end = make_end_event(plan, folder.client_store, server, replies, seconds)
+    end = round_events.make_end_event(plan, folder.client_store, server, replies, seconds)
     if stopped:
         end["stopped"] = stopped
     yield from record_events(folder, [evaluation, *([new] if new else []), end])
@@ -239,7 +223,7 @@ def build_jobs(
     ]
 
 
-def record_events(folder: RunFolder, events: Iterable[Event]) -> Iterator[Event]:
+def record_events(folder: RunFolder, events: Iterable[events.Event]) -> Iterator[events.Event]:
     for event in events:
         folder.append_event(event)
         yield event
@@ -247,17 +231,17 @@ def record_events(folder: RunFolder, events: Iterable[Event]) -> Iterator[Event]
 
 def read_clock(folder: RunFolder) -> float:
     """Return the simulated time at the end of the recorded rounds."""
-    rounds = select_rounds(folder.iterate_events())
+    rounds = events.select_rounds(folder.iterate_events())
     return max((float(e.get("clock", 0.0)) for e in rounds), default=0.0)
 
 
 def read_spent(folder: RunFolder) -> float | None:
     """Return ε after the recorded rounds; None before the first round, or if ε has no bound."""
-    rounds = select_rounds(folder.iterate_events())
+    rounds = events.select_rounds(folder.iterate_events())
     return rounds[-1].get("epsilon") if rounds else None
 
 
-def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEvent | None:
+def join_new_clients(plan: Plan, engine: Engine, server: Server) -> events.NewClientsEvent | None:
     """Run the job in which each new client joins; return None if there are no new clients.
 
     Their replies are never merged, so a job can be repeated after an interruption.
@@ -269,7 +253,9 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEv
     sizes = plan.federation.whole().sizes()
     jobs = build_jobs(plan, server, "join", {c: sizes[c] for c in new})
     replies = list(engine.run(jobs))
-    return make_new_clients_event(plan, server.t, replies, round(time.perf_counter() - begun, 4))
+    return round_events.make_new_clients_event(
+        plan, server.t, replies, round(time.perf_counter() - begun, 4)
+    )
 
 
 # The merge ----------------------------------------------------------------------------------------

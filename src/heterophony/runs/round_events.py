@@ -17,18 +17,7 @@ from ..jobs.plan import Plan, describe_plan
 from ..jobs.trials import list_unprotected
 from ..population.attacks import RoundEnd
 from ..protection import describe_protection
-from .events import (
-    VALIDATION_MEASURES,
-    BoardRound,
-    Confusions,
-    Counts,
-    EndEvent,
-    EvaluationEvent,
-    MetricValues,
-    NewClientsEvent,
-    RoundEvent,
-    StartEvent,
-)
+from . import events
 
 # Optional fields; mypy accepts them in the middle of an event only from such types
 
@@ -71,7 +60,7 @@ class PersonalBytes(TypedDict, total=False):
 
 
 class BoardFields(TypedDict, total=False):
-    boards: dict[str, BoardRound]
+    boards: dict[str, events.BoardRound]
 
 
 class FaultFields(TypedDict, total=False):
@@ -174,10 +163,10 @@ class FinishedRound:
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
     measures: Mapping[str, float]  # measured by the algorithm on the server
-    boards: Mapping[str, BoardRound] | None = None  # by board name, if the run is on boards
+    boards: Mapping[str, events.BoardRound] | None = None  # by board name, if the run is on boards
 
 
-def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> StartEvent:
+def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> events.StartEvent:
     """Describe the run before its first round."""
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
@@ -224,18 +213,18 @@ def describe_compute(plan: Plan, compute: Compute) -> ComputeFields:
     return found
 
 
-def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> EvaluationEvent:
+def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> events.EvaluationEvent:
     """Collect the correct answers of every client after ``t`` rounds."""
-    event: EvaluationEvent = {
+    event: events.EvaluationEvent = {
         "event": "evaluation",
         "t": t,
         "G": collect_counts(plan, replies, "G"),
         "P": collect_counts(plan, replies, "P"),
     }
     if plan.federation.validates:
-        for measure in VALIDATION_MEASURES:
+        for measure in events.VALIDATION_MEASURES:
             event[measure] = collect_counts(plan, replies, measure)
-    measures = ("G", "P", *(VALIDATION_MEASURES if plan.federation.validates else ()))
+    measures = ("G", "P", *(events.VALIDATION_MEASURES if plan.federation.validates else ()))
     losses = {m: collect_losses(plan, replies, m) for m in measures}
     event["loss"] = {m: of for m, of in losses.items() if event.get(m) is not None}
     if plan.metrics:
@@ -245,7 +234,7 @@ def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> Evalu
     return event
 
 
-def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts | None:
+def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Counts | None:
     """List the correct answers in client order; None if no client measured them."""
     metrics = {r.client: r.metrics for r in replies}
     if not any(measure in known for known in metrics.values()):
@@ -260,7 +249,7 @@ def collect_losses(plan: Plan, replies: Sequence[Reply], measure: str) -> list[f
     return [known.get(c, {}).get(f"{LOSS_PREFIX}{measure}") for c in plan.federation.clients]
 
 
-def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> MetricValues:
+def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> events.MetricValues:
     """List the values of every further metric in client order."""
     known = {r.client: r.metrics for r in replies}
     return {
@@ -269,7 +258,7 @@ def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> Metri
     }
 
 
-def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> Confusions:
+def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Confusions:
     """List true class, predicted class and number of examples, in client order."""
     prefix = f"{measure}/{CONFUSION}_"
     found: dict[str, list[list[int]]] = {}
@@ -286,7 +275,7 @@ def to_count(plan: Plan, value: float) -> float:
     return int(value) if plan.task.name == "classification" else float(value)
 
 
-def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEvent:
+def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.RoundEvent:
     """Describe a round of training that took ``seconds``."""
     tested = plan.federation.sizes("test")
     tested[POOLED_CLIENT] = sum(tested.values())
@@ -372,7 +361,7 @@ def average_metric(name: str, replies: Sequence[Reply]) -> float:
 
 def make_new_clients_event(
     plan: Plan, t: int, replies: Sequence[Reply], seconds: float
-) -> NewClientsEvent:
+) -> events.NewClientsEvent:
     """Describe the clients that joined after ``t`` rounds; each has sent one reply."""
     new, by_client = plan.federation.new, {r.client: r for r in replies}
     train, test = (plan.federation.whole().sizes(part) for part in ("train", "test"))
@@ -399,7 +388,7 @@ def make_end_event(
     server: Server,
     evaluated: Sequence[Reply],
     seconds: float,
-) -> EndEvent:
+) -> events.EndEvent:
     """Describe the end of the run, whose last evaluation took ``seconds``."""
     return {
         "event": "end",

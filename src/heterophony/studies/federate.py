@@ -24,16 +24,8 @@ from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
-from ..data.sources import find_named_clients, read_source, wrap_arrays
+from ..data.sources import find_named_clients, huggingface, read_source, wrap_arrays
 from ..data.sources.arrays import NamedClients, Request, to_array, unpack_datasets
-from ..data.sources.huggingface import (
-    get_splits,
-    is_datasets_object,
-    is_flower_data,
-    read_datasets_by_client,
-    read_flower_data,
-    read_splits,
-)
 from ..data.sources.tables import read_frame, read_frames
 from ..data.transforms import Skew, describe_skew
 
@@ -93,7 +85,9 @@ def federate(
     construct(DataSection, shares, "data")
     request = Request(classes, task, users)
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
-    if isinstance(data, list | dict) and not (is_datasets_object(data) or has_tables(data)):
+    if isinstance(data, list | dict) and not (
+        huggingface.is_datasets_object(data) or has_tables(data)
+    ):
         if client is not None or users is not None:
             raise ConfigError(
                 "client: data given client by client already name their clients; remove client and users"
@@ -185,7 +179,7 @@ def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClien
 def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
     """Return True if every client has a table: a frame, or a data set of Hugging Face."""
     values = list(data.values() if isinstance(data, Mapping) else data)
-    return bool(values) and all(is_frame(v) or is_datasets_object(v) for v in values)
+    return bool(values) and all(is_frame(v) or huggingface.is_datasets_object(v) for v in values)
 
 
 def resolve_source(
@@ -199,14 +193,14 @@ def resolve_source(
     if isinstance(data, str | Path):
         return read_source(str(data), path, classes, task, users)
     request = Request(classes, task, users)
-    if is_datasets_object(data):
-        return read_splits("datasets", get_splits(data), request)
+    if huggingface.is_datasets_object(data):
+        return huggingface.read_splits("datasets", huggingface.get_splits(data), request)
     if isinstance(data, list | dict):
         own = name_own_clients(data.items() if isinstance(data, dict) else enumerate(data))
         frames = all(map(is_frame, own.values()))
-        return (read_frames if frames else read_datasets_by_client)(own, request)
-    if is_flower_data(data):
-        return read_flower_data(data, request)
+        return (read_frames if frames else huggingface.read_datasets_by_client)(own, request)
+    if huggingface.is_flower_data(data):
+        return huggingface.read_flower_data(data, request)
     if is_frame(data):
         return read_frame(data, request)
     if users is not None:

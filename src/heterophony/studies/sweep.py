@@ -21,18 +21,10 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..results.search_tables import SweepTable, format_value, read_sweep
+from . import search
 from .hooks import Hook, RunsProgress, show_progress
 from .many import RunOptions
 from .run import SPEC_KEYWORDS, AlgorithmLike, choose_algorithm, make_spec, run
-from .search import (
-    Combination,
-    Values,
-    check_values,
-    combine,
-    create_sweep,
-    parse_values,
-    run_sweep,
-)
 from .spec import RunSpec
 
 T = TypeVar("T")
@@ -68,7 +60,7 @@ def sweep(
     options, how = SearchOptions.take(how)
     prepare_search(options.engine)
     maker = CallMaker.create(algorithm, federation, how)
-    combinations = combine(maker.parse(settings), random, min(options.seeds, default=0))
+    combinations = search.combine(maker.parse(settings), random, min(options.seeds, default=0))
     if not federation.validates:
         warnings.warn(
             "hp.sweep: nothing is chosen on test data; to have the best settings chosen, use"
@@ -76,13 +68,13 @@ def sweep(
             stacklevel=2,
         )
 
-    def make(_: str, values: Combination, seed: int) -> RunSpec:
+    def make(_: str, values: search.Combination, seed: int) -> RunSpec:
         return maker.make(values, seed, options.engine)
 
     with open_parent(options.out) as (parent, temporary):
-        runs = create_sweep(parent, combinations, options.seeds, make)
+        runs = search.create_sweep(parent, combinations, options.seeds, make)
         with show_progress(options.progress) as shown:
-            run_sweep(parent, runs, options.share(shown))
+            search.run_sweep(parent, runs, options.share(shown))
         table = read_sweep(parent, options.by)
         temporary.bind(table)
     return table
@@ -187,15 +179,15 @@ class CallMaker:
         """The number of rounds, unless it is varied."""
         return int(self.how.get("rounds", signature(run).parameters["rounds"].default))
 
-    def parse(self, settings: Mapping[str, Sequence[Any] | str]) -> dict[str, Values]:
+    def parse(self, settings: Mapping[str, Sequence[Any] | str]) -> dict[str, search.Values]:
         """Return the values of every setting, by its full key."""
-        swept: dict[str, Values] = {}
+        swept: dict[str, search.Values] = {}
         for key, values in settings.items():
             where = f"settings[{key!r}]"
             if isinstance(values, str):
-                found = parse_values(values, where)
+                found = search.parse_values(values, where)
             elif isinstance(values, Iterable):
-                found = check_values(values, where)
+                found = search.check_values(values, where)
             else:
                 raise ConfigError(f"{where}: must be a list, as in [0.01, 0.1], not {values!r}")
             swept[self.find_key(key)] = found
@@ -218,7 +210,7 @@ class CallMaker:
             raise ConfigError(f"{key}: cannot be varied{suggest_or_list(key, [*short, *keywords])}")
         return found[0]
 
-    def make(self, values: Combination, seed: int, engine: str = "serial") -> RunSpec:
+    def make(self, values: search.Combination, seed: int, engine: str = "serial") -> RunSpec:
         """Make the run with these values."""
         parts: dict[str, dict[str, Any]] = {"algorithm": {}, "training": {}, "": {}}
         for key, value in values.items():
@@ -251,7 +243,7 @@ class PairsMaker:
     names: Mapping[str, str]
     trust: bool = False  # import algorithms of other packages
 
-    def make(self, label: str, settings: Combination, seed: int) -> RunSpec:
+    def make(self, label: str, settings: search.Combination, seed: int) -> RunSpec:
         """Make the run with these settings."""
         own = [f"{key}={format_value(value)}" for key, value in settings.items()]
         name = [f'algorithm.name="{self.names[label]}"'] if label in self.names else []
@@ -263,7 +255,7 @@ class PairsMaker:
 class Sweep:
     """A sweep on the command line: its combinations, its seeds, and the maker of its runs."""
 
-    combinations: list[Combination]
+    combinations: list[search.Combination]
     seeds: Sequence[int]
     maker: PairsMaker
 
@@ -294,15 +286,17 @@ def build_sweep(
     base = read_config(file, overrides, trust=True)
     chosen = [base.top.seed] if seeds is None else seeds
     sweep = Sweep(
-        combine(values, draws, base.top.seed), chosen, PairsMaker(file, overrides, {}, trust=True)
+        search.combine(values, draws, base.top.seed),
+        chosen,
+        PairsMaker(file, overrides, {}, trust=True),
     )
     sweep.list_specs()  # raises if a value is wrong
     return sweep
 
 
-def parse_swept(pairs: Sequence[str]) -> dict[str, Values]:
+def parse_swept(pairs: Sequence[str]) -> dict[str, search.Values]:
     """Parse ``key=values`` pairs; raise ConfigError if a key is given twice."""
-    swept: dict[str, Values] = {}
+    swept: dict[str, search.Values] = {}
     for pair in pairs:
         key, sign, text = (part.strip() for part in pair.partition("="))
         if not sign or not key:
@@ -311,7 +305,7 @@ def parse_swept(pairs: Sequence[str]) -> dict[str, Values]:
             raise ConfigError(f"-s {pair}: give seeds with --seeds; results are averaged over them")
         if key in swept:
             raise ConfigError(f"-s {pair}: {key} is given twice; list all its values in one -s")
-        swept[key] = parse_values(text, f"-s {pair}")
+        swept[key] = search.parse_values(text, f"-s {pair}")
     if not swept:
         raise ConfigError("-s: missing; name what to vary, as in -s training.lr=0.005,0.01,0.05")
     return swept

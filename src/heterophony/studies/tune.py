@@ -17,21 +17,12 @@ from ..core.settings import list_settings
 from ..core.training import Training
 from ..data.federation import Federation
 from ..results.search_tables import TuneTable, read_tune
+from . import sweep
 from .compare import label_algorithms, name_algorithm
 from .hooks import show_progress
 from .run import AlgorithmLike
 from .search import SAMPLERS, Combination, SamplerName, Search, Values, list_grid, run_search
 from .spec import RunSpec
-from .sweep import (
-    VALIDATION_KEY,
-    CallMaker,
-    PairsMaker,
-    SearchOptions,
-    hold_out_examples,
-    open_parent,
-    parse_swept,
-    prepare_search,
-)
 
 TUNE_FILE, BASE_FILE = "tune.json", "base.toml"
 
@@ -60,8 +51,8 @@ def tune(
         **how: ``seeds`` and ``by``, as for ``hp.sweep``, and keywords of ``hp.run``. With ``out``, the
             same call continues an interrupted search, and ends with the same choice.
     """
-    options, how = SearchOptions.take(how)
-    prepare_search(options.engine)
+    options, how = sweep.SearchOptions.take(how)
+    sweep.prepare_search(options.engine)
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler: must be one of {', '.join(SAMPLERS)}, not {sampler!r}")
     if not federation.validates:
@@ -70,7 +61,7 @@ def tune(
             " hp.federate(…, validation_fraction=0.2)"
         )
     chosen = [algorithms] if isinstance(algorithms, str | Algorithm | type) else list(algorithms)
-    makers = {name_algorithm(a): CallMaker.create(a, federation, how) for a in chosen}
+    makers = {name_algorithm(a): sweep.CallMaker.create(a, federation, how) for a in chosen}
 
     def make(label: str, values: Combination, seed: int) -> RunSpec:
         return makers[label].make(values, seed, options.engine)
@@ -78,7 +69,7 @@ def tune(
     spaces = {label: parse_own_settings(m, settings, label, makers) for label, m in makers.items()}
     rounds = next(iter(makers.values())).rounds
     search = Search(spaces, make, trials, options.seeds, rounds, sampler, options.by, stop_early)
-    with open_parent(options.out) as (parent, temporary):
+    with sweep.open_parent(options.out) as (parent, temporary):
         with show_progress(options.progress) as shown:
             run_search(search, parent, options.share(shown))
         table = read_tune(parent, makers, options.by)
@@ -87,7 +78,7 @@ def tune(
 
 
 def parse_own_settings(
-    maker: CallMaker,
+    maker: sweep.CallMaker,
     settings: Mapping[str, Sequence[Any] | str],
     label: str,
     labels: Mapping[str, object],
@@ -155,7 +146,7 @@ def build_tune(
     shared, own = split_settings(request.settings, names)
     overrides = expand_overrides(raw, [*request.overrides, *engine], algorithms, note, trust)
     pairs = expand_overrides(raw, shared, algorithms, note, trust)
-    overrides = hold_out_examples(raw, overrides, note)
+    overrides = sweep.hold_out_examples(raw, overrides, note)
     spaces = {
         label: parse_space(get_algorithm_class(name, trust), pairs, own.get(label, []), label)
         for label, name in names.items()
@@ -165,11 +156,11 @@ def build_tune(
     first = read_config(file, [*overrides, f'algorithm.name="{algorithms[0]}"'], trust=trust)
     if not first.data.validation_fraction and first.data.partition.get("kind") != "file":
         raise ConfigError(
-            f"{VALIDATION_KEY}: must be above 0: settings are never chosen on test data"
+            f"{sweep.VALIDATION_KEY}: must be above 0: settings are never chosen on test data"
         )
     search = Search(
         spaces=spaces,
-        make_spec=PairsMaker(file, overrides, names, trust).make,
+        make_spec=sweep.PairsMaker(file, overrides, names, trust).make,
         trials=trials,
         seeds=request.seeds,
         rounds=first.top.rounds,
@@ -209,7 +200,7 @@ def parse_space(
     mine = [p for p in shared if not is_foreign(p.partition("=")[0].strip(), known)]
     if not [*mine, *own]:
         raise ConfigError(f"{label}: -s names no setting that can be searched for this algorithm")
-    return parse_swept([*mine, *own])
+    return sweep.parse_swept([*mine, *own])
 
 
 def is_foreign(key: str, known: Sequence[str]) -> bool:
@@ -289,7 +280,7 @@ def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] |
     for label, settings in chosen.items():
         if settings is None:
             continue
-        whole = {**settings, VALIDATION_KEY: 0.0}
+        whole = {**settings, sweep.VALIDATION_KEY: 0.0}
         text = tune.search.make_spec(label, whole, tune.search.seed).format_config()
         (parent / "chosen").mkdir(exist_ok=True)
         write_atomically(parent / "chosen" / f"{label}.toml", text.encode())

@@ -8,13 +8,7 @@ from pathlib import Path
 
 from ..core.files import read_text_file, write_atomically
 from ..core.scores import LOSS_PREFIX, get_metric_info
-from ..runs.curves import (
-    Fairness,
-    compute_accuracy,
-    compute_local_accuracy,
-    list_sizes,
-    pool_losses,
-)
+from ..runs import curves
 from ..runs.events import MEASURES, VALIDATION_MEASURES, EvaluationEvent, Event, RoundEvent
 from ..runs.summary import Summary
 
@@ -38,7 +32,7 @@ class PointBuilder:
     def convert_event(self, event: Event) -> Point | None:
         """Convert an event to a point; return None if it has no numbers for trackers."""
         if event["event"] == "start":
-            self.sizes = list_sizes(event)
+            self.sizes = curves.list_sizes(event)
         elif event["event"] == "evaluation":
             return self._convert_evaluation(event)
         elif event["event"] == "round":
@@ -49,20 +43,22 @@ class PointBuilder:
         values, clients = dict[str, float](), dict[str, list[float]]()
         for measure in MEASURES:
             if (counts := event[measure]) is not None:
-                values[f"accuracy/{measure}"] = compute_accuracy(counts, self.sizes[measure])
+                values[f"accuracy/{measure}"] = curves.compute_accuracy(counts, self.sizes[measure])
                 pairs = zip(counts, self.sizes[measure], strict=True)
                 clients[measure] = [c / n for c, n in pairs if c is not None]
         for held_out in VALIDATION_MEASURES:
             if (counts := event.get(held_out)) is not None:
-                values[f"accuracy/{held_out}"] = compute_accuracy(counts, self.sizes[held_out])
-        losses = pool_losses(event, self.sizes)
+                values[f"accuracy/{held_out}"] = curves.compute_accuracy(
+                    counts, self.sizes[held_out]
+                )
+        losses = curves.pool_losses(event, self.sizes)
         values |= {f"{LOSS_PREFIX}{measure}": loss for measure, loss in losses.items()}
         for measure_name, metrics in event.get("metrics", {}).items():
             for name, of in metrics.items():
                 if (pooled := get_metric_info(name).pool(of, self.sizes[measure_name])) is not None:
                     values[f"{name}/{measure_name}"] = pooled
         if "P" in clients:
-            values["accuracy/P_worst10"] = Fairness.from_accuracies(clients["P"]).worst10
+            values["accuracy/P_worst10"] = curves.Fairness.from_accuracies(clients["P"]).worst10
         return Point(event["t"], values, clients)
 
     def _convert_round(self, event: RoundEvent) -> Point:
@@ -72,7 +68,7 @@ class PointBuilder:
         values = {**self.totals}
         values |= {f"loss/{k}": v for k, v in event["loss"].items()}
         values |= {f"measures/{k}": v for k, v in event["measures"].items()}
-        if (local := compute_local_accuracy(event)) is not None:
+        if (local := curves.compute_local_accuracy(event)) is not None:
             values["accuracy/P_local"] = local
         if "clock" in event:
             values["simulated_seconds"] = event["clock"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.local_boards import make_board
-from heterophony.boards.fleet import run as fleet_run
+from heterophony.boards.fleet import steps
 from heterophony.boards.fleet.run import Supervisor
 from heterophony.boards.fleet.ssh import BoardError, ConnectionLostError
 from heterophony.boards.fleet.steps import ProcessStatus
@@ -34,7 +34,7 @@ def world(monkeypatch):
     preparation = SimpleNamespace(
         ssh=None, run="r", assignment={"nano": ("0",)}, prepare=answer, start=start
     )
-    monkeypatch.setattr(fleet_run, "read_status", answer)
+    monkeypatch.setattr(steps, "read_status", answer)
     supervisor = Supervisor(preparation, set(), said.append, can_lose_boards=False)
     return SimpleNamespace(answers=answers, started=started, said=said, supervisor=supervisor)
 

@@ -21,20 +21,10 @@ from ..broker.broker import Broker
 from ..broker.certificates import EnrolledClients
 from ..broker.enrolment import read_enrolment
 from ..server import ServerHooks, serve
+from . import steps
 from .hosts import Board, Fleet, assign_clients
 from .install import Installer
 from .ssh import PRIVATE, ConnectionLostError, Content, SshRunner, push_files
-from .steps import (
-    SHARES_FOLDER,
-    BoardFacts,
-    Enroller,
-    ProcessStatus,
-    check_board,
-    find_broker,
-    read_facts,
-    read_status,
-    start_process,
-)
 
 
 @dataclass
@@ -49,18 +39,18 @@ class Preparation:
     assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
     run: str = ""  # its name on the broker
     trust: bool = False  # the run has an algorithm from outside, which its boards import
-    facts: dict[str, BoardFacts] = field(default_factory=dict)
+    facts: dict[str, steps.BoardFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.enroller = Enroller(self.broker, self.fleet)
+        self.enroller = steps.Enroller(self.broker, self.fleet)
 
     def check(self, board: Board) -> str:
         """Check the board and, if the broker is up, that the board can reach it."""
         address, port = ("", 0)
         if self.broker.settings_file.exists() and self.broker.find_pid() is not None:
-            address, port = find_broker(self.fleet, self.broker)
-        facts = read_facts(self.ssh, board, address, port)
-        note = check_board(board, facts, address, port)
+            address, port = steps.find_broker(self.fleet, self.broker)
+        facts = steps.read_facts(self.ssh, board, address, port)
+        note = steps.check_board(board, facts, address, port)
         self.facts[board.name] = facts
         return f"{facts.describe()}; {note}" if note else facts.describe()
 
@@ -78,10 +68,12 @@ class Preparation:
             return f"has its own, in {board.data}"
         clients = self.assignment[board.name]
         contents = {
-            f"{SHARES_FOLDER}/{client}.npz": Content(encode_share(self.federation, client), PRIVATE)
+            f"{steps.SHARES_FOLDER}/{client}.npz": Content(
+                encode_share(self.federation, client), PRIVATE
+            )
             for client in clients
         }
-        copied = push_files(self.ssh, board, contents, only=[SHARES_FOLDER])
+        copied = push_files(self.ssh, board, contents, only=[steps.SHARES_FOLDER])
         size = sum(content.size for content in contents.values())
         if not copied:
             return "unchanged"
@@ -89,7 +81,7 @@ class Preparation:
 
     def start(self, board: Board) -> str:
         clients = self.assignment.get(board.name, ())
-        return start_process(self.ssh, board, clients, self.run, self.trust)
+        return steps.start_process(self.ssh, board, clients, self.run, self.trust)
 
     def prepare(self, board: Board) -> str:
         """Do all steps of the preparation on one board; the broker must be up."""
@@ -163,7 +155,7 @@ class Supervisor:
                 self.waiting.discard(board.name)
                 self.say_once(board, "is now ready")
             else:
-                self.restart_if_dead(board, read_status(self.preparation.ssh, board))
+                self.restart_if_dead(board, steps.read_status(self.preparation.ssh, board))
             if board.name in self.unreachable:
                 self.unreachable.discard(board.name)
                 self.say_once(board, "can be reached by ssh again")
@@ -174,7 +166,7 @@ class Supervisor:
         except HeterophonyError as error:
             self.say_once(board, str(error))
 
-    def restart_if_dead(self, board: Board, status: ProcessStatus) -> None:
+    def restart_if_dead(self, board: Board, status: steps.ProcessStatus) -> None:
         if status.running or status.code == 0 or self.stopped.is_set():
             return
         if status.code == WRONG_CONFIGURATION and not self.can_lose_boards:

@@ -17,45 +17,28 @@ from ...jobs.plan import Job
 from . import job_codec, messages, topics
 from .blobs import BlobCache, Chunk, GivenStore, ReplyStore, ResendTimer, decode_chunk
 from .message_fields import to_single_line
-from .messages import (
-    Assigned,
-    BlobRef,
-    ClientSummary,
-    Control,
-    Done,
-    Failed,
-    Hello,
-    Message,
-    Metrics,
-    Refused,
-    Rejected,
-    Status,
-    Taken,
-    Want,
-    Welcome,
-)
 from .topics import ParsedTopic, Publication
 
-OutgoingMessages = list[Message | bytes]
+OutgoingMessages = list[messages.Message | bytes]
 
 
 class JobQueue:
     """Waiting jobs, the current job, and finished jobs until the server can no longer ask for them."""
 
     def __init__(
-        self, *, reply_store: ReplyStore, given_store: GivenStore, max_blob_bytes: int, now: float
+        self, reply_store: ReplyStore, given_store: GivenStore, max_blob_bytes: int, now: float
     ) -> None:
         self.reply_store, self.given_store = reply_store, given_store
         self.max_blob_bytes = max_blob_bytes
         self.blob_cache = BlobCache(max_blob_bytes)
         self.tensor_cache = TensorCache[str]()
-        self.control: Control | None = None
-        self.waiting: dict[str, Assigned] = {}
-        self.current: Assigned | None = None
-        self.failures: dict[str, Failed] = {}  # failures of this round, by job id
+        self.control: messages.Control | None = None
+        self.waiting: dict[str, messages.Assigned] = {}
+        self.current: messages.Assigned | None = None
+        self.failures: dict[str, messages.Failed] = {}  # failures of this round, by job id
         self.announcement_timers = {k: ResendTimer(now) for k in reply_store.announcements}
 
-    def handle_control(self, control: Control, now: float) -> OutgoingMessages:
+    def handle_control(self, control: messages.Control, now: float) -> OutgoingMessages:
         """Drop jobs and replies of rounds that the server has left."""
         before, self.control = self.control, control
         if before is None or (before.start, before.t) != (control.start, control.t):
@@ -75,7 +58,7 @@ class JobQueue:
         """
         return self.control is not None and self.control.state != "ended" and t >= self.control.t
 
-    def handle_assigned(self, assigned: Assigned, now: float) -> OutgoingMessages:
+    def handle_assigned(self, assigned: messages.Assigned, now: float) -> OutgoingMessages:
         """Queue a job; if it was finished before, announce its reply again."""
         if not self.is_round_open(assigned.t):
             return []
@@ -110,7 +93,7 @@ class JobQueue:
         self.current = assigned
         return job_codec.make_job(assigned, tensors, average)
 
-    def decode_blob(self, blob: BlobRef) -> Tensors:
+    def decode_blob(self, blob: messages.BlobRef) -> Tensors:
         """Return the tensors of a blob that has arrived, decoded once for all jobs that share it."""
         content = self.blob_cache.blobs[blob.sha256]
         return self.tensor_cache.get(
@@ -123,8 +106,12 @@ class JobQueue:
         assert assigned is not None
         out: OutgoingMessages = []
         if self.is_round_open(assigned.t):
-            done = Done(
-                assigned.id, assigned.attempt, assigned.t, BlobRef.from_bytes(reply), seconds
+            done = messages.Done(
+                assigned.id,
+                assigned.attempt,
+                assigned.t,
+                messages.BlobRef.from_bytes(reply),
+                seconds,
             )
             self.reply_store.put(done, reply)  # must be on disk before it is announced
             self.announcement_timers[assigned.id] = ResendTimer(now)
@@ -138,15 +125,17 @@ class JobQueue:
         assert assigned is not None
         return self.record_failure(assigned, why, again) + self.request_blobs(now)
 
-    def record_failure(self, assigned: Assigned, why: object, again: bool) -> OutgoingMessages:
+    def record_failure(
+        self, assigned: messages.Assigned, why: object, again: bool
+    ) -> OutgoingMessages:
         """Record a failure, to report it until the server assigns another attempt."""
-        self.failures[assigned.id] = Failed(
+        self.failures[assigned.id] = messages.Failed(
             assigned.id, assigned.attempt, to_single_line(why), again
         )
         return [self.failures[assigned.id]]
 
     # Replies --------------------------------------------------------------------------------
-    def answer_want(self, want: Want, now: float) -> OutgoingMessages:
+    def answer_want(self, want: messages.Want, now: float) -> OutgoingMessages:
         """Return chunks of a finished reply; postpone its next announcement."""
         outgoing = self.reply_store.find_reply(want.sha256)
         if outgoing is None:
@@ -179,7 +168,7 @@ class JobQueue:
         needed = [b for job in self.waiting.values() for b in (job.tensors, job.average)]
         return [*self.blob_cache.request_missing([*first, *needed], now)]
 
-    def list_first_blobs(self) -> list[BlobRef]:
+    def list_first_blobs(self) -> list[messages.BlobRef]:
         """List the configuration and, unless this board has it on disk, the checkpoint of the run."""
         if self.control is None:
             return []
@@ -241,23 +230,15 @@ class BoardSession:
         run: str,
         board: str,
         session: str,
-        reply_store: ReplyStore,
-        given_store: GivenStore,
-        max_blob_bytes: int,
+        jobs: JobQueue,
         now: float,
         run_id: str = "",
     ) -> None:
-        self.run, self.board, self.session = run, board, session
-        self.jobs = JobQueue(
-            reply_store=reply_store,
-            given_store=given_store,
-            max_blob_bytes=max_blob_bytes,
-            now=now,
-        )
-        self.control: Control | None = None
+        self.run, self.board, self.session, self.jobs = run, board, session, jobs
+        self.control: messages.Control | None = None
         # replaced_by: id of a new run with the same name
         self.run_id, self.replaced_by = run_id, ""
-        self.hello: Hello | None = None
+        self.hello: messages.Hello | None = None
         self.welcomed = False
         self.refusal_reason = ""  # why the server refuses this board
         self.last_rejection_reason = ""  # why it rejected the last reply
@@ -284,14 +265,14 @@ class BoardSession:
     def introduce(
         self,
         version: str,
-        clients: Sequence[ClientSummary],
+        clients: Sequence[messages.ClientSummary],
         hardware: Mapping[str, str],
         now: float,
         folder_id: str = "",
     ) -> list[Publication]:
         """Tell the server which clients this board holds; the configuration must have arrived."""
         assert self.control is not None
-        self.hello = Hello(
+        self.hello = messages.Hello(
             session=self.session,
             start=self.control.start,
             version=version,
@@ -317,12 +298,12 @@ class BoardSession:
 
     def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
         """Send numbers for live display."""
-        return self.address_to_server([Metrics(values)])
+        return self.address_to_server([messages.Metrics(values)])
 
     def make_status_publication(self, state: str) -> Publication:
         """Return a message with the status ``here`` or ``gone``; ``gone`` is also the last will."""
         topic = topics.make_board_topic(self.board, "status")
-        payload = messages.encode_message(Status(state, self.session))
+        payload = messages.encode_message(messages.Status(state, self.session))
         return Publication(topic, messages.add_run(self.run, payload), retain=True)
 
     # Called for the network -----------------------------------------------------------------
@@ -360,7 +341,7 @@ class BoardSession:
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
         if address.channel == "ctl":
-            return self.handle_control(messages.decode_message(payload, Control), now)
+            return self.handle_control(messages.decode_message(payload, messages.Control), now)
         if address.channel == "down/chunk":
             return self.address_to_server(self.jobs.handle_chunk(decode_chunk(payload), now))
         if address.channel == "down":
@@ -369,7 +350,7 @@ class BoardSession:
             )
         return []
 
-    def handle_control(self, control: Control, now: float) -> list[Publication]:
+    def handle_control(self, control: messages.Control, now: float) -> list[Publication]:
         """Adopt the announced state of the run; ignore a state older than the last."""
         before = self.control
         if control.run != self.run:
@@ -387,23 +368,25 @@ class BoardSession:
             out += self.send_hello(now)
         return out
 
-    def handle_message(self, message: Message, now: float) -> list[Message | bytes]:
+    def handle_message(
+        self, message: messages.Message, now: float
+    ) -> list[messages.Message | bytes]:
         match message:
-            case Welcome(session, start) if self.is_for_this_session(session, start):
+            case messages.Welcome(session, start) if self.is_for_this_session(session, start):
                 self.welcomed, self.refusal_reason = True, ""
-            case Refused(session, start, why) if (
+            case messages.Refused(session, start, why) if (
                 self.is_for_this_session(session, start) and not self.welcomed
             ):
                 self.refusal_reason = why
-            case Assigned() if self.hello and message.client in {
+            case messages.Assigned() if self.hello and message.client in {
                 c.name for c in self.hello.clients
             }:
                 return self.jobs.handle_assigned(message, now)
-            case Want():
+            case messages.Want():
                 return self.jobs.answer_want(message, now)
-            case Taken(id):
+            case messages.Taken(id):
                 self.jobs.handle_taken(id)
-            case Rejected(id, attempt, why):
+            case messages.Rejected(id, attempt, why):
                 self.last_rejection_reason = why
                 self.jobs.handle_rejected(id, attempt)
         return []
@@ -424,7 +407,7 @@ class BoardSession:
             return []
         return self.address_to_server([replace(self.hello, start=self.control.start)])
 
-    def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
+    def address_to_server(self, items: Iterable[messages.Message | bytes]) -> list[Publication]:
         """Wrap messages as publications to the server; bytes are encoded blobs."""
         up, chunk = (topics.make_board_topic(self.board, c) for c in ("up", "up/chunk"))
         return [
@@ -435,6 +418,6 @@ class BoardSession:
         ]
 
 
-def rank_control(control: Control) -> tuple[int, int, int]:
+def rank_control(control: messages.Control) -> tuple[int, int, int]:
     """Return a key that sorts Control messages in the order in which servers send them."""
     return control.start, control.t, messages.RUN_STATES.index(control.state)

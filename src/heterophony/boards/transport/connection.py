@@ -13,16 +13,8 @@ import socket
 import time
 from typing import Protocol
 
+from . import queues
 from .paho_client import ByteCounts, MqttClient
-from .queues import (
-    BrokerEndpoint,
-    ConnectionEvent,
-    Inbox,
-    Outbox,
-    OutgoingPacket,
-    ReceivedMessage,
-    Will,
-)
 
 
 class Watchdog:
@@ -44,22 +36,22 @@ class Watchdog:
 class Ownership:
     """The id of this process, and whether the broker has stored it yet."""
 
-    def __init__(self, will: Will | None) -> None:
+    def __init__(self, will: queues.Will | None) -> None:
         self.will = will
         self.owner_id = secrets.token_hex(8)
         self.stored = False  # the broker has acknowledged a retained message with our id
 
-    def select_owner_id(self, packet: OutgoingPacket) -> str | None:
+    def select_owner_id(self, packet: queues.OutgoingPacket) -> str | None:
         """Return the id to attach to a packet, if any.
 
         The will has none: it announces that we left, so a process that follows has not replaced us.
         """
         return self.owner_id if packet.retain and not self.is_will(packet) else None
 
-    def record_acknowledged(self, packet: OutgoingPacket) -> None:
+    def record_acknowledged(self, packet: queues.OutgoingPacket) -> None:
         self.stored = self.stored or packet.retain
 
-    def is_will(self, packet: OutgoingPacket) -> bool:
+    def is_will(self, packet: queues.OutgoingPacket) -> bool:
         will = self.will
         return will is not None and (packet.topic, packet.payload) == (will.topic, will.payload)
 
@@ -83,21 +75,21 @@ REPLACED_TEXT = (
 class ConnectionOwner(Protocol):
     """The interface of the transport that a connection uses."""
 
-    endpoint: BrokerEndpoint
+    endpoint: queues.BrokerEndpoint
     subscriptions: tuple[str, ...]
     left_subscriptions: tuple[str, ...]
     subscription_qos: int
-    will: Will | None
+    will: queues.Will | None
     max_packet_bytes: int
     ownership: Ownership
-    inbox: Inbox
+    inbox: queues.Inbox
     byte_counts: ByteCounts
     wake_receiver: socket.socket
 
     def activate(self, connection: Connection) -> None:
         """Use this connection from now on: all its subscriptions are confirmed."""
 
-    def report_event(self, event: ConnectionEvent) -> None: ...
+    def report_event(self, event: queues.ConnectionEvent) -> None: ...
 
     def get_close_deadline(self) -> float | None:
         """Return when closing must be finished; None while the transport is open."""
@@ -112,10 +104,10 @@ class Connection:
         self.ownership = owner.ownership
         self.max_packet_bytes = owner.max_packet_bytes
         self.max_in_flight = MAX_IN_FLIGHT
-        self.outbox = Outbox()
+        self.outbox = queues.Outbox()
         self.watchdog = Watchdog(self.endpoint.keepalive)
         self.active_since: float | None = None
-        self.end_event: ConnectionEvent | None = None
+        self.end_event: queues.ConnectionEvent | None = None
         self.unpublished_will = owner.will
         self.replaced = False
         self.renew_subscriptions = bool(owner.left_subscriptions)
@@ -125,7 +117,7 @@ class Connection:
             self.pending_subscriptions = [own, *(self.pending_subscriptions or [own])]
         self.client = MqttClient(self.endpoint, owner.will, self, owner.byte_counts)
 
-    def run(self) -> ConnectionEvent:
+    def run(self) -> queues.ConnectionEvent:
         """Connect and exchange packets until the connection ends; return why it ended."""
         try:
             self.client.connect(self.max_packet_bytes)
@@ -158,7 +150,7 @@ class Connection:
         while packet := self.outbox.take_next(self.max_in_flight):
             if packet.size > self.max_packet_bytes:  # retained before this broker set its limit
                 text = describe_oversize(packet, self.max_packet_bytes, self.endpoint)
-                self.owner.report_event(ConnectionEvent("denied", text))
+                self.owner.report_event(queues.ConnectionEvent("denied", text))
                 continue
             if not self.outbox.in_flight:
                 self.watchdog.reset()
@@ -175,7 +167,9 @@ class Connection:
             raise TimeoutError("closed before everything was sent")
         if will := self.unpublished_will:
             self.unpublished_will = None
-            self.outbox.put(OutgoingPacket(will.topic, will.payload, retain=True), always=True)
+            self.outbox.put(
+                queues.OutgoingPacket(will.topic, will.payload, retain=True), always=True
+            )
             self.send_waiting()
         elif self.outbox.empty:
             self.client.disconnect_and_end_session()
@@ -184,9 +178,9 @@ class Connection:
         """Record why the connection ended; only the first reason is kept, as it causes later ones."""
         untrusted = any(word in why.upper() for word in ("CERTIFICATE", "UNKNOWN_CA"))
         if refused or untrusted:
-            event = ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
+            event = queues.ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
         else:
-            event = ConnectionEvent(
+            event = queues.ConnectionEvent(
                 "lost", f"no connection to {self.endpoint}: {explain_loss(why)}"
             )
         self.end_event = self.end_event or event
@@ -236,7 +230,7 @@ class Connection:
             self.replaced = self.ownership.is_replaced_by(payload, owner_id)
             if topic not in self.owner.subscriptions:
                 return
-        self.owner.inbox.offer(ReceivedMessage(topic, payload))
+        self.owner.inbox.offer(queues.ReceivedMessage(topic, payload))
 
     def on_acknowledged(self, number: int, refusal: str) -> None:
         self.watchdog.reset()
@@ -244,7 +238,7 @@ class Connection:
         if packet and refusal:
             who = self.endpoint.identity
             text = f"{self.endpoint} refuses messages of {who} to {packet.topic}: {refusal}"
-            self.owner.report_event(ConnectionEvent("denied", text))
+            self.owner.report_event(queues.ConnectionEvent("denied", text))
         elif packet:
             self.ownership.record_acknowledged(packet)
 
@@ -265,7 +259,9 @@ def explain_loss(why: str) -> str:
     )
 
 
-def describe_oversize(packet: OutgoingPacket, limit: int, endpoint: BrokerEndpoint) -> str:
+def describe_oversize(
+    packet: queues.OutgoingPacket, limit: int, endpoint: queues.BrokerEndpoint
+) -> str:
     return (
         f"a message of {packet.size} bytes to {packet.topic} is over the limit of {limit} bytes "
         f"of {endpoint}; send smaller chunks"

@@ -13,16 +13,8 @@ from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
 from ...core.training import Training
 from ..source import Source
-from . import client_sets, huggingface, image_sets, leaf
+from . import builtin, client_sets, huggingface, image_sets, leaf
 from .arrays import NO_CLIENTS, NamedClients, Request
-from .builtin import (
-    LISTED_IMAGES,
-    TEST_PER_CLASS,
-    TRAIN_PER_CLASS,
-    read_digits,
-    read_photos,
-    read_small,
-)
 from .download import DatasetFiles, download_to_cache
 from .folder import TEXT_LENGTH
 from .formats import find_format, make_unknown_error
@@ -201,26 +193,26 @@ def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
     channels, *sides = full.size.shape
     height, width = (side // 2 for side in sides)
     classes = full.size.classes
-    drawn = min(full.size.examples, (TRAIN_PER_CLASS + TEST_PER_CLASS) * classes)
-    count = LISTED_IMAGES.get(name, drawn)
+    drawn = min(full.size.examples, (builtin.TRAIN_PER_CLASS + builtin.TEST_PER_CLASS) * classes)
+    count = builtin.LISTED_IMAGES.get(name, drawn)
     size = DatasetSize(count, (channels, height, width), classes)
     spaced, original = f"{count:,}".replace(",", " "), name.removesuffix("-small")
     about = f"{spaced} images of {original}, {height}x{width}"
-    return replace(full, about=about, size=size, read=partial(read_small, full.read, name))
+    return replace(full, about=about, size=size, read=partial(builtin.read_small, full.read, name))
 
 
 SOURCES = {
     "digits": NamedDataset(
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
         DatasetSize(1797, (1, 8, 8), 10),
-        read_digits,
+        builtin.read_digits,
         # chosen on validation examples, see docs/reference/configuration.md
         training=Training(batch=10, lr=0.1, momentum=0.0),
     ),
     "photos": NamedDataset(
         "400 patches of two photographs, 32x32 colour, 10 classes; embedded",
         DatasetSize(400, COLOUR_SHAPE, 10),
-        read_photos,
+        builtin.read_photos,
     ),
     "fmnist": NamedDataset(
         "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",

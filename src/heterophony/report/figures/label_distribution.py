@@ -17,15 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...algorithms.fedreg import FedReG
-from ...algorithms.parts.rebalancing import (
-    AUGMENTATIONS,
-    build_seed_key,
-    choose_examples,
-    compute_class_targets,
-    count_kept_and_copied,
-    describe_class_target,
-    rebalance,
-)
+from ...algorithms.parts import rebalancing
 from ...core.errors import ConfigError, choose
 from ...core.randomness import seeded
 from ...data.federation import Federation
@@ -278,21 +270,21 @@ def make_augmented_copies(
     ``client`` defaults to the one with the most copies; ``few`` limits the copies per class.
     """
     rule = (algorithm.threshold, algorithm.threshold_scope)
-    by_client = compute_class_targets(torch.tensor(federation.counts()), *rule)
+    by_client = rebalancing.compute_class_targets(torch.tensor(federation.counts()), *rule)
     targets = dict(zip(federation.clients, by_client, strict=True))
     name = find_most_augmented_client(federation, targets) if client is None else client
     choose(targets, name, "--client")
     train = federation.data(name).train
-    with seeded(*build_seed_key(seed, name)):
-        originals, sources = choose_examples(train, targets[name])
+    with seeded(*rebalancing.build_seed_key(seed, name)):
+        originals, sources = rebalancing.choose_examples(train, targets[name])
     if not len(sources):
         raise ConfigError(
             f"client '{name}' has equally many examples of all its classes, so nothing is copied"
         )
     copies = {}
-    for augmentation in AUGMENTATIONS:
-        with seeded(*build_seed_key(seed, name)):
-            made = rebalance(train, targets[name], augmentation, algorithm.magnitude)
+    for augmentation in rebalancing.AUGMENTATIONS:
+        with seeded(*rebalancing.build_seed_key(seed, name)):
+            made = rebalancing.rebalance(train, targets[name], augmentation, algorithm.magnitude)
         copies[augmentation] = made.get_all_stored()[len(originals) :]
     classes, labels = [], train.labels[sources]
     for c in labels.unique().tolist():
@@ -301,13 +293,15 @@ def make_augmented_copies(
         images = {ORIGINAL: train.get_stored(sources[shown])}
         images |= {augmentation: x[shown] for augmentation, x in copies.items()}
         classes.append(ClassCopies(federation.labels[c], num_examples, len(at), images))
-    return AugmentedCopies(name, describe_class_target(*rule), train.scale.unit, classes)
+    return AugmentedCopies(
+        name, rebalancing.describe_class_target(*rule), train.scale.unit, classes
+    )
 
 
 def find_most_augmented_client(federation: Federation, targets: Mapping[str, int]) -> str:
     """Return the client that gets the most augmented copies."""
     counts = zip(targets, torch.tensor(federation.counts()), strict=True)
-    copied = {c: count_kept_and_copied(row, targets[c])[1] for c, row in counts}
+    copied = {c: rebalancing.count_kept_and_copied(row, targets[c])[1] for c, row in counts}
     return max(copied, key=lambda c: copied[c])
 
 

@@ -21,31 +21,8 @@ from ...papers.table import GENERIC_LOSS
 from ...results.runs import Curve
 from ...runs.curves import compute_curves, compute_loss_curves
 from ...runs.events import Event, get_start, select_rounds
-from . import paper_sweeps
-from .paper_sweeps import (
-    MEASURE_LABELS,
-    get_column_label,
-    get_decimals,
-    is_comparable,
-    remove_duplicates,
-)
+from . import paper_sweeps, style
 from .run_figures import save_figure
-from .style import (
-    GRID_COLOR,
-    LINE_WIDTH,
-    MUTED_COLOR,
-    PALETTE,
-    STYLE,
-    TEXT_COLOR,
-    arrange_panels,
-    create_panels,
-    draw_mean_curves,
-    draw_stripes,
-    label_line_ends,
-    set_figure_title,
-    set_percent_axes,
-    set_whole_number_axis,
-)
 
 if TYPE_CHECKING:
     from ...papers.reproduce import CellRun, ReproductionResult
@@ -54,35 +31,35 @@ if TYPE_CHECKING:
 
 LINE_INCHES = 0.3  # height of each further line of a title
 VERDICT_COLORS = {
-    "within noise": PALETTE[0],
-    "better": PALETTE[2],
-    "worse": PALETTE[1],
-    "undecided": MUTED_COLOR,
+    "within noise": style.PALETTE[0],
+    "better": style.PALETTE[2],
+    "worse": style.PALETTE[1],
+    "undecided": style.MUTED_COLOR,
 }
 
 
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:
     """Draw a hollow bar (printed) and a filled bar (ours) for every row of the table."""
-    numbers, both = result.numbers, is_comparable(result)
-    rows = remove_duplicates(number.row for number in numbers)
+    numbers, both = result.numbers, paper_sweeps.is_comparable(result)
+    rows = paper_sweeps.remove_duplicates(number.row for number in numbers)
     columns, measures = (
-        remove_duplicates(x.column for x in numbers),
-        remove_duplicates(x.measure for x in numbers),
+        paper_sweeps.remove_duplicates(x.column for x in numbers),
+        paper_sweeps.remove_duplicates(x.measure for x in numbers),
     )
     name_inches = 0.085 * max(map(len, rows))
-    labels = {column: get_column_label(numbers, column) for column in columns}
+    labels = {column: paper_sweeps.get_column_label(numbers, column) for column in columns}
     lines = max(label.count("\n") for label in labels.values())
     height = (0.44 if both else 0.3) * max(2, len(rows))  # titles need the room of two rows
     size = (3.1, 0.9 + LINE_INCHES * lines + height)
-    for axes, (measure, column), first in create_panels(
-        figure, arrange_panels(columns, measures, 4), size, name_inches
+    for axes, (measure, column), first in style.create_panels(
+        figure, style.arrange_panels(columns, measures, 4), size, name_inches
     ):
         here = {x.row: x for x in numbers if (x.measure, x.column) == (measure, column)}
         draw_bar_panel(axes, here, rows, both)
         axes.set_title(f"{labels[column]}: {measure}" if len(measures) > 1 else labels[column])
-        axes.set_xlabel(MEASURE_LABELS.get(measure, measure))
+        axes.set_xlabel(paper_sweeps.MEASURE_LABELS.get(measure, measure))
         axes.set_xlim(0, 1.22 * find_longest_bar(here.values()))
-        axes.set_yticks(range(len(rows)), rows if first else [], color=TEXT_COLOR)
+        axes.set_yticks(range(len(rows)), rows if first else [], color=style.TEXT_COLOR)
     add_bar_legend(figure, numbers, both)
 
 
@@ -94,7 +71,7 @@ def draw_bar_panel(
     for row, number in here.items():
         at = rows.index(row)
         if both and number.printed is not None:
-            hollow = {"facecolor": "white", "edgecolor": MUTED_COLOR, "linewidth": 1}
+            hollow = {"facecolor": "white", "edgecolor": style.MUTED_COLOR, "linewidth": 1}
             axes.barh(at - 0.2, number.printed.value, height, **hollow)  # type: ignore[arg-type]
             write_value(
                 axes,
@@ -102,15 +79,15 @@ def draw_bar_panel(
                 number.printed.std,
                 at - 0.2,
                 number.measure,
-                MUTED_COLOR,
+                style.MUTED_COLOR,
             )
         if number.mean is not None:
-            color, y = VERDICT_COLORS.get(number.verdict, PALETTE[0]), at + 0.2 * both
+            color, y = VERDICT_COLORS.get(number.verdict, style.PALETTE[0]), at + 0.2 * both
             axes.barh(y, number.mean, height, color=color, linewidth=0)
-            write_value(axes, number.mean, number.std, y, number.measure, TEXT_COLOR)
+            write_value(axes, number.mean, number.std, y, number.measure, style.TEXT_COLOR)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.grid(color=GRID_COLOR, linewidth=0.8)
+    axes.xaxis.grid(color=style.GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
 
 
@@ -119,9 +96,9 @@ def write_value(
 ) -> None:
     """Write the number at the end of its bar, after its deviation."""
     if std:
-        axes.errorbar(value, at, xerr=std, color=TEXT_COLOR, linewidth=1, capsize=2)
+        axes.errorbar(value, at, xerr=std, color=style.TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
-        f"{value:.{get_decimals(measure)}f}",
+        f"{value:.{paper_sweeps.get_decimals(measure)}f}",
         (value + (std or 0), at),
         xytext=(4, 0),
         textcoords="offset points",
@@ -144,7 +121,7 @@ def find_longest_bar(numbers: Iterable[ComparedNumber]) -> float:
 def add_bar_legend(figure: Figure, numbers: Sequence[ComparedNumber], both: bool) -> None:
     if not both:
         return
-    handles = [Patch(facecolor="white", edgecolor=MUTED_COLOR, label="printed")]
+    handles = [Patch(facecolor="white", edgecolor=style.MUTED_COLOR, label="printed")]
     for verdict, color in VERDICT_COLORS.items():
         if any(number.verdict == verdict for number in numbers):
             handles.append(Patch(color=color, label=f"ours: {verdict}"))
@@ -175,7 +152,9 @@ def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEv
     """Draw over the rounds whichever of G, P and G's test loss the table reports."""
     curves = gather_curves(runs, lambda _, events: compute_paper_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
-    draw_round_panels(figure, result, curves, arrange_panels(list_columns(result), measures, 3))
+    draw_round_panels(
+        figure, result, curves, style.arrange_panels(list_columns(result), measures, 3)
+    )
 
 
 def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
@@ -189,7 +168,7 @@ def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunE
         figure,
         result,
         gather_curves(runs, read_difference),
-        arrange_panels(list_columns(result), [MODEL_DIFFERENCE], 3),
+        style.arrange_panels(list_columns(result), [MODEL_DIFFERENCE], 3),
     )
 
 
@@ -258,29 +237,29 @@ def draw_round_panels(
 ) -> None:
     """Draw one panel per (measure, column) pair, with one line per row."""
     rows = list(dict.fromkeys(line.row for line in result.numbers))
-    for axes, (measure, column), _ in create_panels(figure, panels, (5.2, 3.9)):
+    for axes, (measure, column), _ in style.create_panels(figure, panels, (5.2, 3.9)):
         here = curves.get((measure, column), {})
         draw_round_panel(
             axes, {row: (i, here[row]) for i, row in enumerate(rows) if row in here}, measure
         )
-        axes.set_title(get_column_label(result.numbers, column))
+        axes.set_title(paper_sweeps.get_column_label(result.numbers, column))
 
 
 def draw_round_panel(
     axes: Axes, lines: Mapping[str, tuple[int, Sequence[Curve]]], measure: str
 ) -> None:
     """Draw each row's mean over the seeds, with ± one std and its name at the end."""
-    drawn, ends = draw_mean_curves(axes, lines)
+    drawn, ends = style.draw_mean_curves(axes, lines)
     axes.margins(x=0)
-    set_whole_number_axis(axes.xaxis)
-    axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
+    style.set_whole_number_axis(axes.xaxis)
+    axes.yaxis.grid(color=style.GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
     if measure in ACCURACY_MEASURES:
-        set_percent_axes(axes, "y")
+        style.set_percent_axes(axes, "y")
     axes.set(xlabel=X_LABELS.get(measure, "round"), ylabel=Y_LABELS[measure])
     axes.set_ylim(bottom=0)
-    draw_stripes(axes, drawn, LINE_WIDTH)
-    label_line_ends(axes, ends)
+    style.draw_stripes(axes, drawn, style.LINE_WIDTH)
+    style.label_line_ends(axes, ends)
 
 
 TABLE_FIGURES = {
@@ -303,7 +282,7 @@ def draw_paper_figure(
     """Draw the kind of figure that the table specifies; only ROUND_FIGURES read the runs."""
     kind, draws = result.table.published.figure, result.table.published.draws
     result = replace(result, numbers=[x for x in result.numbers if not draws or x.measure in draws])
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(layout="constrained")
         if kind in TABLE_FIGURES:
             TABLE_FIGURES[kind](figure, result)
@@ -312,7 +291,7 @@ def draw_paper_figure(
         paragraphs = [
             fill(p, int(LETTERS_PER_INCH * figure.get_figwidth())) for p in describe_figure(result)
         ]
-        set_figure_title(figure, "\n".join(paragraphs), 14, linespacing=1.4)
+        style.set_figure_title(figure, "\n".join(paragraphs), 14, linespacing=1.4)
     return figure
 
 

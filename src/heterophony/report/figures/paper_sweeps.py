@@ -14,16 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from ...papers.table import TableScale
-from .style import (
-    GRID_COLOR,
-    MUTED_COLOR,
-    PALETTE,
-    PointLabel,
-    arrange_panels,
-    create_panels,
-    draw_number_grid,
-    label_line_ends,
-)
+from . import style
 
 if TYPE_CHECKING:
     from ...papers.reproduce import ReproductionResult
@@ -108,18 +99,20 @@ def draw_setting_panels(
         remove_duplicates(map(series, numbers)),
     )
     drawn = []
-    for axes, (measure, _), _ in create_panels(figure, [[(m, "") for m in measures]], (6.2, 4.8)):
+    for axes, (measure, _), _ in style.create_panels(
+        figure, [[(m, "") for m in measures]], (6.2, 4.8)
+    ):
         ends = []
         for i, name in enumerate(names):
             mine = [x for x in numbers if series(x) == name and x.measure == measure]
             ends += draw_setting_line(axes, i, name, sorted(mine, key=at), at, both)
         axes.set_ylabel(MEASURE_LABELS.get(measure, measure))
-        axes.grid(color=GRID_COLOR, linewidth=0.8)
+        axes.grid(color=style.GRID_COLOR, linewidth=0.8)
         axes.tick_params(length=0)
-        label_line_ends(axes, ends)
+        style.label_line_ends(axes, ends)
         drawn.append(axes)
     if both and any(x.printed for x in numbers):
-        plain: dict[str, Any] = {"color": MUTED_COLOR, "marker": "o"}
+        plain: dict[str, Any] = {"color": style.MUTED_COLOR, "marker": "o"}
         handles = [
             Line2D([], [], **plain, **PRINTED_STYLE, label="printed"),
             Line2D([], [], **plain, label="ours"),
@@ -135,23 +128,23 @@ def draw_setting_line(
     rising: Sequence[ComparedNumber],
     at: Callable[[ComparedNumber], float],
     both: bool,
-) -> list[PointLabel]:
+) -> list[style.PointLabel]:
     """Draw printed values dashed and ours solid with deviations; return the positions of names."""
-    color = PALETTE[i % len(PALETTE)]
-    marker = MARKERS[i // len(PALETTE) % len(MARKERS)]
+    color = style.PALETTE[i % len(style.PALETTE)]
+    marker = MARKERS[i // len(style.PALETTE) % len(MARKERS)]
     mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
     ends = []
     printed = [(at(x), x.printed.value) for x in rising if both and x.printed]
     if printed:
         axes.plot(*zip(*printed, strict=True), **mark, **PRINTED_STYLE, label=f"{name}, printed")
-        ends = [PointLabel(name, *printed[-1], color)]
+        ends = [style.PointLabel(name, *printed[-1], color)]
     ours = [(at(x), x.mean, x.std or 0.0) for x in rising if x.mean is not None]
     if ours:
         x, y, std = zip(*ours, strict=True)
         axes.plot(x, y, **mark, linewidth=1.7, label=name)
         if any(std):
             axes.errorbar(x, y, yerr=std, color=color, linestyle="", capsize=2, linewidth=1)
-        ends = [PointLabel(name, x[-1], y[-1], color)]
+        ends = [style.PointLabel(name, x[-1], y[-1], color)]
     return ends
 
 
@@ -177,7 +170,9 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
     across = remove_duplicates(x.column.rpartition(", ")[2] for x in numbers)
     sets = remove_duplicates(x.column.rpartition(", ")[0] for x in numbers)
     size = (1.2 + CELL_INCHES * len(across), 1.3 + CELL_INCHES * len(rows))
-    for axes, (measure, name), _ in create_panels(figure, arrange_panels(sets, measures, 3), size):
+    for axes, (measure, name), _ in style.create_panels(
+        figure, style.arrange_panels(sets, measures, 3), size
+    ):
         here = {
             (x.row, x.column.rpartition(", ")[2]): x
             for x in numbers
@@ -200,7 +195,7 @@ def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], b
     """Draw our number with its colour, and the printed number below it in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
     texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
-    draw_number_grid(axes, means, texts, fontsize=10)
+    style.draw_number_grid(axes, means, texts, fontsize=10)
     axes.set_aspect("equal")
 
 

@@ -20,46 +20,23 @@ from ...algorithms import get_display_name
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
 from ...core.scores import SCORES
+from ...results import label_distribution
 from ...results.comparison import compare_runs
-from ...results.label_distribution import (
-    NO_REPLY,
-    NOT_SELECTED,
-    TRAINED,
-    ParticipationMatrix,
-    collect_participation,
-)
 from ...results.runs import Run, group_by_series
 from ...results.statistics import DifferenceCurve, compare_over_rounds, find_reference
 from ..page.sections import AuditRecord, describe_shown_rounds, select_images
-from .style import (
-    GRID_COLOR,
-    LINE_WIDTH,
-    MUTED_COLOR,
-    PALETTE,
-    STYLE,
-    TEXT_COLOR,
-    PointLabel,
-    draw_mean_curves,
-    draw_stripes,
-    get_series_style,
-    label_line_ends,
-    label_points,
-    label_ticks,
-    set_figure_title,
-    set_percent_axes,
-    set_whole_number_axis,
-)
+from . import style
 
 MAX_DIRECT_LABELS = 10  # names that fit beside their lines
 MAX_LABEL_LENGTH = 18  # letters of such a name
-PARTICIPATION_COLORS = ("white", "#F0A35E", PALETTE[0])  # not selected, no reply, trained
+PARTICIPATION_COLORS = ("white", "#F0A35E", style.PALETTE[0])  # not selected, no reply, trained
 SAME_PLACE = 0.002  # distance in accuracy of points that cover each other
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def draw_comparison(runs: Sequence[Run]) -> Figure:
     """Draw G over the rounds, P over the rounds, and P against G."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(14, 4.6), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
         draw_accuracy_panel(left, runs, "G", "G: the generic model")
@@ -81,26 +58,28 @@ def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: st
     """Draw one line per series, with ± one std over its seeds and its name at the end."""
     groups = group_by_series(runs).items()
     curves = {name: (i, [r.curves[measure] for r in own]) for i, (name, own) in enumerate(groups)}
-    lines, ends = draw_mean_curves(axes, curves)
+    lines, ends = style.draw_mean_curves(axes, curves)
     lowest = min((v for line in lines for v in line.y), default=0)
     score = SCORES.get(runs[0].start.get("task", "classification"), "score")
     axes.set(title=title, xlabel="round", ylabel=score, ylim=(min(0, lowest), 1.02))
     axes.margins(x=0)
-    draw_stripes(axes, lines, LINE_WIDTH)
-    set_whole_number_axis(axes.xaxis)
-    set_percent_axes(axes, "y")
+    style.draw_stripes(axes, lines, style.LINE_WIDTH)
+    style.set_whole_number_axis(axes.xaxis)
+    style.set_percent_axes(axes, "y")
     if can_label_directly(runs):
-        label_line_ends(axes, ends)
+        style.label_line_ends(axes, ends)
 
 
 def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw P against G over the last ten evaluations; the upper right is best."""
-    color = {name: get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))}
+    color = {
+        name: style.get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))
+    }
     points = []
     for row in compare_runs(runs):
         g, p = (row.get_cell(f"{measure}.last10") for measure in "GP")
         if isinstance(g.value, float) and isinstance(p.value, float):
-            point = PointLabel(row.name, g.value, p.value, color[row.name])
+            point = style.PointLabel(row.name, g.value, p.value, color[row.name])
             axes.errorbar(
                 g.value, p.value, xerr=g.std, yerr=p.std, color=point.color, lw=1, alpha=0.45
             )
@@ -111,9 +90,9 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
         axes.plot(point.x, point.y, "o", markersize=9 + 5 * min(3, above), color=point.color)
     axes.set(title="P against G, last 10", xlabel="G last 10 (± std)", ylabel="P last 10 (± std)")
     axes.margins(0.15)
-    set_percent_axes(axes, "x", "y")
+    style.set_percent_axes(axes, "x", "y")
     if can_label_directly(runs):
-        label_points(axes, points)
+        style.label_points(axes, points)
 
 
 # Participation ------------------------------------------------------------------------------
@@ -121,7 +100,7 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
 
 def draw_participation(runs: Sequence[Run]) -> Figure:
     """Draw how often every client took part and, below, in which rounds."""
-    first, *others = collect_participation(runs)
+    first, *others = label_distribution.collect_participation(runs)
     if others:
         raise ConfigError(
             f"different clients took part in '{first.run_labels[0]}' and '{others[0].run_labels[0]}';"
@@ -129,7 +108,7 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
         )
     rounds, n = first.matrix.shape
     wide = min(13.0, max(7.0, 0.3 * n))
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(wide + 1.5, min(11.0, 4.5 + 0.05 * rounds)), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
         draw_participation_counts(above, first)
@@ -137,16 +116,16 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
         below.pcolormesh(
             first.matrix,
             cmap=ListedColormap(PARTICIPATION_COLORS),
-            vmin=NOT_SELECTED,
-            vmax=TRAINED,
+            vmin=label_distribution.NOT_SELECTED,
+            vmax=label_distribution.TRAINED,
             rasterized=True,
         )
         below.set(xlabel="client", ylabel="round", xlim=(0, n))
-        set_whole_number_axis(below.yaxis, 8)
+        style.set_whole_number_axis(below.yaxis, 8)
         below.invert_yaxis()
         below.tick_params(length=0)
-        label_ticks(below.xaxis, first.clients, wide)
-        if (first.matrix == NO_REPLY).any():
+        style.label_ticks(below.xaxis, first.clients, wide)
+        if (first.matrix == label_distribution.NO_REPLY).any():
             labels = zip(
                 PARTICIPATION_COLORS[1:],
                 ("selected, but no reply in time", "took part"),
@@ -157,22 +136,24 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def draw_participation_counts(axes: Axes, participation: ParticipationMatrix) -> None:
+def draw_participation_counts(
+    axes: Axes, participation: label_distribution.ParticipationMatrix
+) -> None:
     """Draw the rounds of each client as bars, rounds without a reply on top, and the mean as a line."""
     at, trained = np.arange(len(participation.clients)) + 0.5, participation.rounds_trained
-    axes.bar(at, trained, 0.8, color=PARTICIPATION_COLORS[TRAINED], linewidth=0)
+    axes.bar(at, trained, 0.8, color=PARTICIPATION_COLORS[label_distribution.TRAINED], linewidth=0)
     axes.bar(
         at,
         participation.rounds_selected - trained,
         0.8,
         bottom=trained,
-        color=PARTICIPATION_COLORS[NO_REPLY],
+        color=PARTICIPATION_COLORS[label_distribution.NO_REPLY],
         linewidth=0,
     )
-    axes.axhline(float(trained.mean()), color=TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
+    axes.axhline(float(trained.mean()), color=style.TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_ylabel("rounds")
-    set_whole_number_axis(axes.yaxis, 4)
-    axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
+    style.set_whole_number_axis(axes.yaxis, 4)
+    axes.yaxis.grid(color=style.GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0, labelbottom=False)
     axes.spines["left"].set_visible(False)
 
@@ -187,7 +168,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         )
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[kind]
     content = BytesIO()
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure.savefig(content, format=kind[1:], dpi=160, metadata=undated)
     write_atomically(path, content.getvalue())
 
@@ -206,14 +187,14 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
             f"no other series has a run with the same seed and data as one of {base}:"
             " so there is no difference to draw"
         )
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(13, 4.8), layout="constrained")
         for axes, (measure, raw) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             smooth = compare_over_rounds(runs, base, measure, SMOOTHING)
             draw_difference_panel(axes, raw, smooth, names)
             axes.set_title(MEASURE_TITLES[measure])
             axes.set_ylabel(f"difference from {base}, points")
-        figure.supxlabel(describe_lines(panels), fontsize=10, color=TEXT_COLOR)
+        figure.supxlabel(describe_lines(panels), fontsize=10, color=style.TEXT_COLOR)
     return figure
 
 
@@ -237,28 +218,28 @@ def draw_difference_panel(
     """Draw a thick line and its band for every series; with one seed, a thin line of all rounds."""
     ends = []
     for each, curve in zip(raw, smooth, strict=True):
-        style = get_series_style(names.index(curve.name))
+        line = style.get_series_style(names.index(curve.name))
         at = np.array([p.t for p in curve.points])
         mean = 100 * np.array([p.mean for p in curve.points])
-        axes.plot(at, mean, linewidth=LINE_WIDTH, label=curve.name, **style)
+        axes.plot(at, mean, linewidth=style.LINE_WIDTH, label=curve.name, **line)
         if len(curve.seeds) == 1:
             points = [(p.t, 100 * p.mean) for p in each.points]
-            axes.plot(*zip(*points, strict=True), linewidth=0.8, alpha=0.4, color=style["color"])
+            axes.plot(*zip(*points, strict=True), linewidth=0.8, alpha=0.4, color=line["color"])
         edges = [p.interval for p in curve.points if p.interval]
         if edges:
             low, high = (
                 100 * np.array([getattr(e, side) for e in edges]) for side in ("low", "high")
             )
-            axes.fill_between(at, low, high, color=style["color"], alpha=0.15, lw=0)
-        ends.append(PointLabel(curve.name, at[-1], mean[-1], style["color"]))
-    axes.axhline(0, color=TEXT_COLOR, linewidth=1)
+            axes.fill_between(at, low, high, color=line["color"], alpha=0.15, lw=0)
+        ends.append(style.PointLabel(curve.name, at[-1], mean[-1], line["color"]))
+    axes.axhline(0, color=style.TEXT_COLOR, linewidth=1)
     axes.set_xlabel("round")
     axes.margins(x=0)
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda v, _: f"{v:+g}".replace("-", "−") if v else "0")
     )
-    set_whole_number_axis(axes.xaxis)
-    label_line_ends(axes, ends)
+    style.set_whole_number_axis(axes.xaxis)
+    style.label_line_ends(axes, ends)
 
 
 IMAGE_INCHES = 0.95  # side of an image
@@ -268,7 +249,7 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
     """Draw one row per image: the original, and each reconstruction with its PSNR."""
     originals, columns, attacks = select_images(records)
     shape = tuple(records[0]["shape"])
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(layout="constrained")
         wide = 1 + len(columns)
         figure.set_size_inches(
@@ -286,7 +267,7 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
         ]
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=10, loc="center")
-        set_figure_title(
+        style.set_figure_title(
             figure,
             f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
             "\nthe attacker draws the personal parameters anew (fresh), takes their initial values, or knows them",
@@ -302,7 +283,10 @@ def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -
         decode_pixels(encoded, shape), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
     )
     axes.set_xlabel(
-        caption, fontsize=9, color=TEXT_COLOR if caption.endswith("dB") else MUTED_COLOR, labelpad=2
+        caption,
+        fontsize=9,
+        color=style.TEXT_COLOR if caption.endswith("dB") else style.MUTED_COLOR,
+        labelpad=2,
     )
 
 

@@ -12,16 +12,7 @@ from matplotlib.figure import Figure
 
 from ...results.search_tables import SweepRow, SweepTable, TunedAlgorithm, TuneTable
 from ...runs.curves import MeanStd
-from .style import (
-    GRID_COLOR,
-    PALETTE,
-    STYLE,
-    TEXT_COLOR,
-    draw_number_grid,
-    get_series_style,
-    set_figure_title,
-    set_percent_axes,
-)
+from . import style
 
 LOGARITHMIC = 20  # numbers that differ by this factor are drawn on a logarithmic axis
 MAX_SWEEP_PANELS = 3  # panels in a row
@@ -29,7 +20,7 @@ MAX_SWEEP_PANELS = 3  # panels in a row
 
 def draw_sweep(table: SweepTable) -> Figure:
     """Draw validation accuracy over the varied settings; without validation examples, test accuracy."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
         rows = [row for row in table.rows if get_value(row, table) is not None]
         if len(table.keys) == 1:
@@ -38,7 +29,7 @@ def draw_sweep(table: SweepTable) -> Figure:
             draw_heatmap(figure.subplots(), table, rows)
         else:
             draw_panels(figure, table, rows)
-        set_figure_title(figure, describe_measure(table))
+        style.set_figure_title(figure, describe_measure(table))
     return figure
 
 
@@ -96,10 +87,10 @@ def draw_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
     at = [places[str(row.settings[key])] for row in rising]
     numbers = [number for row in rising if (number := get_value(row, table))]
     means, deviations = [n.mean for n in numbers], [n.std for n in numbers]
-    axes.plot(at, means, marker="o", linewidth=1.7, **get_series_style(0))
+    axes.plot(at, means, marker="o", linewidth=1.7, **style.get_series_style(0))
     if any(deviations):
-        axes.errorbar(at, means, yerr=deviations, color=PALETTE[0], linestyle="", capsize=3)
-    set_percent_axes(axes, "y")
+        axes.errorbar(at, means, yerr=deviations, color=style.PALETTE[0], linestyle="", capsize=3)
+    style.set_percent_axes(axes, "y")
 
 
 def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
@@ -111,7 +102,7 @@ def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> Non
         if number := get_value(row, table):
             cells[up.index(y), across.index(x)] = number.mean
     texts = [["–" if np.isnan(v) else f"{100 * v:.1f}" for v in line] for line in cells]
-    draw_number_grid(axes, cells.tolist(), texts)
+    style.draw_number_grid(axes, cells.tolist(), texts)
     axes.set_xticks(np.arange(len(across)) + 0.5, [str(v) for v in across])
     axes.set_yticks(np.arange(len(up)) + 0.5, [str(v) for v in up])
     axes.set(xlabel=table.keys[0], ylabel=table.keys[1])
@@ -131,11 +122,11 @@ def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> 
             number = get_value(row, table)
             assert number is not None
             best = row is table.chosen
-            color = PALETTE[1] if best else PALETTE[0]
+            color = style.PALETTE[1] if best else style.PALETTE[0]
             at = places[str(row.settings[key])]
             axes.plot(at, number.mean, "D" if best else "o", color=color, zorder=3 if best else 2)
-        set_percent_axes(axes, "y")
-        axes.xaxis.grid(color=GRID_COLOR, linewidth=0.8)
+        style.set_percent_axes(axes, "y")
+        axes.xaxis.grid(color=style.GRID_COLOR, linewidth=0.8)
 
 
 MAX_TUNE_PANELS = 4  # panels in a row
@@ -143,7 +134,7 @@ MAX_TUNE_PANELS = 4  # panels in a row
 
 def draw_tune(table: TuneTable) -> Figure:
     """Draw a panel for each algorithm, all on the same axes."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(style.STYLE):
         wide = min(MAX_TUNE_PANELS, len(table.algorithms))
         high = -(-len(table.algorithms) // wide)
         figure = Figure(figsize=(1.4 + 2.6 * wide, 0.9 + 2.4 * high), layout="constrained")
@@ -153,7 +144,7 @@ def draw_tune(table: TuneTable) -> Figure:
         for axes, algorithm in zip(panels, table.algorithms, strict=False):
             draw_trials(axes, algorithm, table.by)
         figure.supxlabel("trial (×: stopped early or diverged)", fontsize=9)
-        set_figure_title(
+        style.set_figure_title(
             figure, f"{table.by} on validation examples: every trial, and the best so far"
         )
     return figure
@@ -163,14 +154,16 @@ def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
     """Draw the trials of one algorithm; trials without a result are crosses at the bottom."""
     values = [get_validation(row, by) for row in algorithm.trials]
     measured = {i: v for i, v in enumerate(values, 1) if v is not None}
-    axes.plot(list(measured), list(measured.values()), "o", color=PALETTE[0], markersize=4)
+    axes.plot(list(measured), list(measured.values()), "o", color=style.PALETTE[0], markersize=4)
     best = [max(v for j, v in measured.items() if j <= i) for i in measured]
-    axes.step(list(measured), best, where="post", color=PALETTE[1], linewidth=1.6)
+    axes.step(list(measured), best, where="post", color=style.PALETTE[1], linewidth=1.6)
     ended = [i for i, v in enumerate(values, 1) if v is None]
     bottom = axes.get_xaxis_transform()
-    axes.plot(ended, [0.03] * len(ended), "x", color=TEXT_COLOR, markersize=5, transform=bottom)
+    axes.plot(
+        ended, [0.03] * len(ended), "x", color=style.TEXT_COLOR, markersize=5, transform=bottom
+    )
     axes.set_title(algorithm.label, loc="left", fontsize=9)
-    set_percent_axes(axes, "y")
+    style.set_percent_axes(axes, "y")
 
 
 def get_validation(row: SweepRow, by: str) -> float | None:

@@ -7,38 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ...core.scores import SCORES
+from ...results import comparison, comparison_tables
 from ...results.boards import build_board_rounds_section, build_boards_section
-from ...results.comparison import (
-    ComparisonRow,
-    compare_runs,
-    explain_missing_lead,
-    list_conclusions,
-)
-from ...results.comparison_tables import (
-    IN_CSV,
-    ON_PAGES,
-    build_comparison_table,
-    build_difference_table,
-    build_metric_table,
-    build_net_table,
-    build_new_client_table,
-    build_statistics_tables,
-)
 from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
 from ...results.runs import Run, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
 from ...results.table import ResultTable, render_csv, render_page
 from ...runs.events import find_last_evaluation
-from .sections import (
-    CurvesByKind,
-    build_audit_section,
-    build_client_mean_table,
-    build_curves,
-    build_protection_section,
-    compute_stride,
-    count_curve_points,
-)
+from . import sections
 
 Json = dict[str, Any]
 MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
@@ -46,10 +23,10 @@ MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
 
 def build_page_data(runs: Sequence[Run]) -> Json:
     """Collect all data of the page, ready for JSON."""
-    rows = compare_runs(runs)
+    rows = comparison.compare_runs(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
-    points = count_curve_points(runs)
+    points = sections.count_curve_points(runs)
     return {
         "title": format_title(runs),
         "score": format_score(runs),
@@ -59,17 +36,23 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             for name, group in group_by_series(runs).items()
         ],
         "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
-        "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": render_page(build_comparison_table(rows, names=ON_PAGES)),
-        "client_means": render_optional(build_client_mean_table(runs, rows)),
-        "nets": render_optional(build_net_table(runs)),
-        "metrics": render_optional(build_metric_table(runs)),
-        "csv": render_csv(build_comparison_table(rows, names=IN_CSV)),
-        "differences": render_optional(build_difference_table(rows)),
+        "stride": max(
+            sections.compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"
+        ),
+        "table": render_page(
+            comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
+        ),
+        "client_means": render_optional(sections.build_client_mean_table(runs, rows)),
+        "nets": render_optional(comparison_tables.build_net_table(runs)),
+        "metrics": render_optional(comparison_tables.build_metric_table(runs)),
+        "csv": render_csv(
+            comparison_tables.build_comparison_table(rows, names=comparison_tables.IN_CSV)
+        ),
+        "differences": render_optional(comparison_tables.build_difference_table(rows)),
         "statistics": build_statistics_section(rows),
-        "new_clients": render_optional(build_new_client_table(runs)),
-        "audit": build_audit_section(runs),
-        "protection": build_protection_section(runs),
+        "new_clients": render_optional(comparison_tables.build_new_client_table(runs)),
+        "audit": sections.build_audit_section(runs),
+        "protection": sections.build_protection_section(runs),
         "federations": [
             {"clients": start["clients"], "train": start["train"], "test": start["test"]}
             for start in (federations[sha] for sha in order)
@@ -100,12 +83,12 @@ def render_optional(table: ResultTable | None) -> Json | None:
     return render_page(table) if table else None
 
 
-def build_statistics_section(rows: Sequence[ComparisonRow]) -> Json | None:
+def build_statistics_section(rows: Sequence[comparison.ComparisonRow]) -> Json | None:
     """Collect conclusions, means, intervals and p values; None for a single run."""
     if len(rows) < 2 and all(len(row.seeds) < 2 for row in rows):
         return None
-    tables = [render_page(table) for table in build_statistics_tables(rows)]
-    return {"conclusions": list_conclusions(rows), "tables": tables}
+    tables = [render_page(table) for table in comparison_tables.build_statistics_tables(rows)]
+    return {"conclusions": comparison.list_conclusions(rows), "tables": tables}
 
 
 def format_score(runs: Sequence[Run]) -> str:
@@ -126,7 +109,7 @@ def format_title(runs: Sequence[Run]) -> str:
     return " on ".join(filter(None, (algorithms, ", ".join(filter(None, data)))))
 
 
-def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
+def describe_runs(runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]) -> str:
     """Summarise the page: what is compared and which series leads in G or P beyond chance."""
     sizes = [
         format_count([len(r.start["clients"]) for r in runs], "clients"),
@@ -136,7 +119,7 @@ def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
     return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(rows))))
 
 
-def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
+def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
     """Describe which series leads in G or P over the last ten evaluations, or why none does."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
@@ -147,7 +130,7 @@ def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
     leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
     if leaders:
         return f"Over the last ten evaluations {' and '.join(leaders)}: more than chance over the seeds."
-    reason = explain_missing_lead(rows)
+    reason = comparison.explain_missing_lead(rows)
     return f"No winner is shown: {reason}." if reason else ""
 
 
@@ -160,7 +143,7 @@ def format_count(numbers: Sequence[int], word: str) -> str:
 
 def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
     """Collect the data of one series: its mean curves and its runs."""
-    series, each = build_curves(group, points)
+    series, each = sections.build_curves(group, points)
     return {
         "name": name,
         "key": name.removesuffix(
@@ -174,7 +157,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
     }
 
 
-def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
+def build_run_data(run: Run, federation: int, curves: sections.CurvesByKind) -> Json:
     """Collect the data of one run: its result.json, with clients as columns of counts."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None

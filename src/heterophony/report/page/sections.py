@@ -10,13 +10,7 @@ from typing import Any
 
 from ...algorithms import get_display_name
 from ...core.files import read_json
-from ...privacy.summary import (
-    PRIVATE_KNOWLEDGE,
-    build_audit_table,
-    collect_attacks,
-    collect_matched_rounds,
-    list_common_levels,
-)
+from ...privacy import summary
 from ...results.comparison import ComparisonRow
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series
 from ...results.table import Cell, Column, ResultTable, Rows, render_page
@@ -222,7 +216,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
-        "table": render_page(build_audit_table(content)),
+        "table": render_page(summary.build_audit_table(content)),
         "shape": content["asked"]["shape"],
         "when": describe_shown_rounds(records),
         "columns": [
@@ -246,18 +240,18 @@ def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
     """Choose the round whose images are shown, by algorithm: the last, or that of the lowest level."""
-    matched = collect_matched_rounds(records)
-    levels, last = list_common_levels(matched), max(r["round"] for r in attacks)
+    matched = summary.collect_matched_rounds(records)
+    levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
     return {name: matched[name][levels[-1]] if levels else last for name in names}
 
 
 def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
     """Describe when the shown images were attacked, as in ``after 10 rounds`` or ``at loss 0.5``."""
-    levels = list_common_levels(collect_matched_rounds(records))
+    levels = summary.list_common_levels(summary.collect_matched_rounds(records))
     if levels:
         return f"at loss {levels[-1]:g}"
-    last = max(r["round"] for r in collect_attacks(records))
+    last = max(r["round"] for r in summary.collect_attacks(records))
     return f"after {last} round{'s' * (last != 1)}"
 
 
@@ -269,7 +263,7 @@ def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
     """Return the images of the last round or level, one per client first, the columns, and the attacks."""
-    start, attacks = records[0], collect_attacks(records)
+    start, attacks = records[0], summary.collect_attacks(records)
     shown = choose_shown_rounds(records, attacks)
     by_key = {
         (r["algorithm"], r["private"], r["client"], r["image"]): r
@@ -277,6 +271,6 @@ def select_images(
         if r["round"] == shown[r["algorithm"]]
     }
     originals = {(r["image"], r["client"]): r for r in by_key.values()}
-    kinds = [(a, p) for a in start["algorithms"] for p in PRIVATE_KNOWLEDGE]
+    kinds = [(a, p) for a in start["algorithms"] for p in summary.PRIVATE_KNOWLEDGE]
     columns = [k for k in kinds if any(key[:2] == k for key in by_key)]
     return [originals[k] for k in sorted(originals)][:MAX_IMAGES], columns, by_key

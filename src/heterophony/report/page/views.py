@@ -14,26 +14,14 @@ from ...core.errors import HeterophonyError
 from ...results.boards import BoardStatus, build_boards_section, read_board_status
 from ...results.runs import Run, label_runs, load_run
 from ...runs.run_index import BOARDS_FILE, CONFIG_FILE, list_member_runs
-from . import html
+from . import html, run_list
 from .page_data import build_page_data
-from .run_list import (
-    FileStamp,
-    FolderStamp,
-    RunListRow,
-    build_run_list_rows,
-    decode_name,
-    find_running,
-    list_entries,
-    read_listed_run,
-    stamp_file,
-    stamp_folder,
-)
 
 NO_RUN_NOTE = "There is no run in {} yet. This page updates as soon as one starts."
 MAX_CACHED_VIEWS = 32  # views whose runs are kept in memory
 # By folder: the stamp when it was read, and what was read; so that only changes are read again.
-FolderContents = dict[Path, tuple[FolderStamp, Any]]
-BoardStatuses = dict[Path, tuple[FileStamp, BoardStatus]]
+FolderContents = dict[Path, tuple[run_list.FolderStamp, Any]]
+BoardStatuses = dict[Path, tuple[run_list.FileStamp, BoardStatus]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class View:
     name: str
     note: str
     runs: tuple[Run, ...] = ()
-    rows: list[RunListRow] | None = None
+    rows: list[run_list.RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
     boards: BoardStatuses = field(default_factory=dict)
     running: frozenset[Path] = frozenset()  # in a run list: the runs that a process works on
@@ -84,7 +72,7 @@ class ViewLoader:
         """
         with self.lock:
             if not self.known_names.issuperset(names):
-                self.known_names |= {entry.name for entry in list_entries(self.root)}
+                self.known_names |= {entry.name for entry in run_list.list_entries(self.root)}
                 if not self.known_names.issuperset(names):
                     return None
             old = self.views.pop(names, None)
@@ -117,19 +105,19 @@ class ViewLoader:
         return self._build_run_list(title, old_list)
 
     def _format_title(self, *names: str) -> str:
-        return ", ".join(decode_name(name) for name in names or [str(self.root)])
+        return ", ".join(run_list.decode_name(name) for name in names or [str(self.root)])
 
     def _build_run_list(self, title: str, old: View | None) -> View:
-        entries = list_entries(self.root)
+        entries = run_list.list_entries(self.root)
         self.known_names |= {entry.name for entry in entries}
         folders = dict.fromkeys(run for entry in entries for run in entry.runs)
-        contents = read_changed_folders(folders, old, read_listed_run)
+        contents = read_changed_folders(folders, old, run_list.read_listed_run)
         runs = {run: listed for run, (_, listed) in contents.items()}
-        running = find_running(runs, time())  # may change without any change in the folder
+        running = run_list.find_running(runs, time())  # may change without any change in the folder
         same = old and list_stamps(contents) == list_stamps(old.folder_contents)
         if old and same and running == old.running:
             return old
-        rows = build_run_list_rows(entries, runs, running)
+        rows = run_list.build_run_list_rows(entries, runs, running)
         note = "" if entries else NO_RUN_NOTE.format(title)
         return create_view(title, note, rows=rows, folder_contents=contents, running=running)
 
@@ -149,7 +137,9 @@ def build_comparison_view(title: str, folders: Iterable[Path], old: View | None)
     if old and same and boards.keys() == old.boards.keys():
         return update_boards(old, boards)
     problems = [
-        f"{decode_name(f.name)} {why}." for f, (_, why) in contents.items() if type(why) is str
+        f"{run_list.decode_name(f.name)} {why}."
+        for f, (_, why) in contents.items()
+        if type(why) is str
     ]
     if not contents:
         problems = [NO_RUN_NOTE.format(title)]
@@ -168,7 +158,7 @@ def update_boards(view: View, boards: BoardStatuses) -> View:
     if not boards:
         return view
     labels = {run.folder: run.label for run in view.runs}
-    names = {f: labels.get(f, decode_name(f.name)) for f in boards}
+    names = {f: labels.get(f, run_list.decode_name(f.name)) for f in boards}
     sections = [build_boards_section(d, names[f], time()) for f, (_, d) in boards.items()]
     parts = (
         view.message_parts[0],
@@ -197,7 +187,7 @@ def create_view(name: str, note: str, **fields: Any) -> View:
 
 def load_run_or_reason(folder: Path) -> Run | str:
     """Load a run or return why it cannot be shown; a half-written file may raise any error."""
-    events = stamp_folder(folder)[0]
+    events = run_list.stamp_folder(folder)[0]
     if not events or not events[0]:
         return "has not begun yet"
     try:
@@ -226,7 +216,7 @@ def read_changed_folders(
     before, out = old.folder_contents if old else {}, {}
     for folder in folders:
         # stamp before reading: a change in between is then noticed at the next read
-        stamp, known = stamp_folder(folder), before.get(folder)
+        stamp, known = run_list.stamp_folder(folder), before.get(folder)
         out[folder] = known if known and known[0] == stamp else (stamp, read(folder))
     return out
 
@@ -235,7 +225,7 @@ def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatu
     """Return the boards of the runs that have any; read only changed files again."""
     before, out = old.boards if old else {}, {}
     for folder in folders:
-        stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)
+        stamp, known = run_list.stamp_file(folder / BOARDS_FILE), before.get(folder)
         if known and known[0] == stamp:
             out[folder] = known
         elif stamp and (table := read_board_status(folder)):
@@ -243,5 +233,5 @@ def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatu
     return out
 
 
-def list_stamps(contents: FolderContents) -> list[tuple[Path, FolderStamp]]:
+def list_stamps(contents: FolderContents) -> list[tuple[Path, run_list.FolderStamp]]:
     return [(folder, stamp) for folder, (stamp, _) in contents.items()]
