@@ -295,7 +295,7 @@ def test_what_is_decided_once_is_in_one_place():
     functions = [function for path in MODULES for function, _ in list_functions(path)]
     assert [f for f in functions if f.endswith(":to_toml")] == ["config/config.py:to_toml"]
     users = {name(path) for path in MODULES if "share_cluster(" in path.read_text()}
-    assert users == {"engines/ray/cluster.py", "studies/many.py"}
+    assert users == {"engines/ray/engine.py", "studies/many.py"}
     text = (SOURCE / "studies/many.py").read_text()
     assert text.count("run_side_by_side(") == 3  # its definition, and twice in ``run_many``
     assert text.count("share_cluster(") == 1

@@ -107,7 +107,7 @@ def nodes() -> Iterator[TwoNodes]:
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
-        from heterophony.engines.ray.cluster import connect_to_cluster, reload_ray_settings
+        from heterophony.engines.ray.engine import connect_to_cluster, reload_ray_settings
 
         reload_ray_settings()
         cluster = Cluster()
@@ -258,11 +258,11 @@ def test_several_runs_share_the_cluster_and_each_has_its_bits(nodes, tmp_path):
 def test_the_nodes_remove_what_they_hold_of_a_run(nodes, monkeypatch):
     import ray
 
-    from heterophony.engines.ray import cluster
+    from heterophony.engines.ray import engine
 
-    monkeypatch.setattr(cluster, "TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(engine, "TIMEOUT_SECONDS", PATIENCE)
     ours = temp_folders.open_temp_folder("abandoned")
-    cluster.clean_nodes("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
+    engine.clean_nodes("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
     assert not ours.path.exists()
     ours.close()
 
@@ -458,25 +458,25 @@ def test_a_wrong_token_is_refused_in_one_line(nodes, tmp_path):
 
 
 def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
-    from heterophony.engines.ray import cluster
+    from heterophony.engines.ray import engine
 
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
         pytest.raises(ConfigError, match="joined with its token; put it into"),
-        cluster.require_token(hp.Cluster(address="auto")),
+        engine.require_token(hp.Cluster(address="auto")),
     ):
         pass
 
 
 def test_a_cluster_that_is_not_there_is_reported_at_once():
-    from heterophony.engines.ray import cluster
+    from heterophony.engines.ray import engine
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=rf"127.0.0.1:{port}: nothing answers there"):
-        cluster.check_reachable(f"127.0.0.1:{port}")
+        engine.check_reachable(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["foo", "ray://head:10001", "head:", ":1"])
@@ -486,10 +486,10 @@ def test_an_address_is_that_of_a_head(address):
 
 
 def test_the_switch_that_mixes_clients_is_refused(monkeypatch):
-    from heterophony.engines.ray import cluster
+    from heterophony.engines.ray import engine
 
     monkeypatch.setenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
-    with pytest.raises(ConfigError, match="unset it"), cluster.require_token(hp.Cluster()):
+    with pytest.raises(ConfigError, match="unset it"), engine.require_token(hp.Cluster()):
         pass
 
 

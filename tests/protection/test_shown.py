@@ -19,7 +19,7 @@ from heterophony.jobs.plan import Job
 from heterophony.privacy.attacks import observe_update
 from heterophony.protection import PROTECTION_CLASSES
 from heterophony.report.page.html import render_report
-from heterophony.report.page.sections import build_protection_section
+from heterophony.report.page.page_data import build_protection_section
 from heterophony.results.runs import load_run
 
 

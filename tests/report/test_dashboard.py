@@ -21,7 +21,7 @@ from helpers.commands import refused
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, parts, played, stored
 from heterophony.core.errors import BusyError, ConfigError
 from heterophony.core.files import lock_folder
-from heterophony.report.page import page_data, run_list, server, views
+from heterophony.report.page import page_data, server, views
 from heterophony.report.page.server import Dashboard, open_dashboard
 from heterophony.results import overview as progress
 from heterophony.results import overview as run_overview
@@ -169,7 +169,7 @@ def test_a_finished_run_in_the_list_costs_only_its_result(
 ) -> None:
     finished(tmp_path / "run", played(FIRST))
     monkeypatch.delattr(progress, "load_run")
-    assert run_list.read_listed_run(tmp_path / "run").progress.state == "finished"
+    assert views.read_listed_run(tmp_path / "run").progress.state == "finished"
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

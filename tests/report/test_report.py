@@ -17,7 +17,7 @@ from heterophony.core.errors import ConfigError, FolderError
 from heterophony.report.figures import cd_diagram, run_figures, style
 from heterophony.report.figures import style as coinciding
 from heterophony.report.page import html, page_data
-from heterophony.report.page import sections as curve_data
+from heterophony.report.page import page_data as curve_data
 from heterophony.results import comparison, runs
 from heterophony.results import label_distribution as participation
 from heterophony.results.comparison_tables import (

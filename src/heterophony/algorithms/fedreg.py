@@ -10,23 +10,7 @@ from torch import Tensor
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..core.tensors import Tensors
 from ..core.training import Training
-from .parts.rebalancing import (
-    Ablation,
-    Augmentation,
-    HeadWeights,
-    PhaseOrder,
-    Threshold,
-    ThresholdScope,
-    TrainedHeads,
-    Variant,
-    check_phase_order,
-    compute_own_target,
-    count_for_head,
-    describe_sizes,
-    get_balanced_data,
-    name_ablation,
-    train_phases,
-)
+from .parts import rebalancing
 from .parts.server_updates import ReceivedPull, check_one_term, correct_average
 
 
@@ -38,27 +22,37 @@ class FedReG(Algorithm):
     needs_classes = separates_head = True
     personal = ("own.*",)
     head_depth = 2
-    threshold: Threshold = setting("mean", "statistic that gives the balanced size of a class")
-    threshold_scope: ThresholdScope = setting(
+    threshold: rebalancing.Threshold = setting(
+        "mean", "statistic that gives the balanced size of a class"
+    )
+    threshold_scope: rebalancing.ThresholdScope = setting(
         "class_nonzero", "take that statistic over class counts or over client sizes"
     )
-    augment: Augmentation = setting("simple", "how small classes are filled; auto: AutoAugment")
-    weights: HeadWeights = setting(
+    augment: rebalancing.Augmentation = setting(
+        "simple", "how small classes are filled; auto: AutoAugment"
+    )
+    weights: rebalancing.HeadWeights = setting(
         "split", "examples that weight a client's head: kept, all, or balanced"
     )
-    variant: Variant = setting("full", "full method, or an ablation of the paper by name or letter")
-    phases: PhaseOrder = setting("sequential", "personal head first, or alternating by epoch")
-    own_phase: TrainedHeads = setting("own_head", "heads that the personal phase trains")
+    variant: rebalancing.Variant = setting(
+        "full", "full method, or an ablation of the paper by name or letter"
+    )
+    phases: rebalancing.PhaseOrder = setting(
+        "sequential", "personal head first, or alternating by epoch"
+    )
+    own_phase: rebalancing.TrainedHeads = setting(
+        "own_head", "heads that the personal phase trains"
+    )
     magnitude: float = setting(1.0, "strength of simple augmentation; 1: our guess", low=0, high=5)
     proximal: float = setting(0.0, "strength of FedProx's term in the shared phase", low=0)
     dynamic: float = setting(0.0, "strength of FedDyn's term in the shared phase", low=0)
 
     @property
-    def ablation(self) -> Ablation:
-        return name_ablation(self.variant)
+    def ablation(self) -> rebalancing.Ablation:
+        return rebalancing.name_ablation(self.variant)
 
     def check_training(self, training: Training) -> None:
-        check_phase_order(self.phases, training)
+        rebalancing.check_phase_order(self.phases, training)
         check_one_term(self.proximal, self.dynamic)
 
     def build(self, net: Net) -> Net:
@@ -67,14 +61,16 @@ class FedReG(Algorithm):
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
-        return server.model | describe_sizes(server, self.threshold, self.threshold_scope)
+        return server.model | rebalancing.describe_sizes(
+            server, self.threshold, self.threshold_scope
+        )
 
     def local(self, client: Client) -> Tensors:
         net, data, counted = client.net, client.data.train, client.data.counts
         if self.ablation != "no_balancing":
-            target = compute_own_target(client, self.threshold)
-            data = get_balanced_data(client, target, self.augment, self.magnitude)
-            counted = count_for_head(counted, target, self.weights)
+            target = rebalancing.compute_own_target(client, self.threshold)
+            data = rebalancing.get_balanced_data(client, target, self.augment, self.magnitude)
+            counted = rebalancing.count_for_head(counted, target, self.weights)
 
         def own_loss(x: Tensor, y: Tensor) -> Tensor:
             return client.loss(self.predict(client, x), y)
@@ -85,7 +81,7 @@ class FedReG(Algorithm):
         shared = partial(client.fit, train=[net.base, net.head], phase="generic")
         generic = partial(shared, data=data, pull=term.pull)
         chosen = [generic] if self.ablation == "no_own_phase" else [own, generic]
-        train_phases(chosen, self.phases, client.training)
+        rebalancing.train_phases(chosen, self.phases, client.training)
         term.end_round()
         return client.shared() | {"fedreg/effective": counted.sum()}
 

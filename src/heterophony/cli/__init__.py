@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
-from . import boards, data, fleet_run, lists, reports, reproduce, runs, search, slurm
+from . import boards, data, fleet, lists, reports, reproduce, runs, search, slurm
 from .terminal import print_error
 
 OBJECTS_TO_COLLECTION = 20_000  # Python's 700 collects hundreds of times while torch loads
@@ -125,7 +125,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
-for module in (runs, search, reproduce, slurm, lists, reports, data, boards, fleet_run):
+for module in (runs, search, reproduce, slurm, lists, reports, data, boards, fleet):
     module.register(app)
 add_examples(app)
 

@@ -27,17 +27,7 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
-from . import wire
-from .base import (
-    MAX_ATTEMPTS,
-    SERIAL,
-    Engine,
-    EngineSpec,
-    batch_by_plan,
-    count_cores,
-    count_gpu_workers,
-    count_gpus,
-)
+from . import base, wire
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 
 
@@ -48,16 +38,18 @@ class Worker(ChildProcess):
     memory_use: MemoryUse | None = None  # use of its GPU, after its last batch
 
 
-class Pool(Engine):
+class Pool(base.Engine):
     """The worker processes of one run."""
 
     def __init__(
-        self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
+        self, plan: Plan, client_store: FolderClientStore, spec: base.EngineSpec = base.SERIAL
     ) -> None:
         workers, compute = spec.workers, spec.compute
         self.plan, self.client_store, self.compute = plan, client_store, compute
         self.is_measuring = workers is None and not compute.is_cpu
-        self.worker_count = workers or (count_gpus(compute) if self.is_measuring else count_cores())
+        self.worker_count = workers or (
+            base.count_gpus(compute) if self.is_measuring else base.count_cores()
+        )
         self.workers: list[Worker] = []
         self.down = client_store.scratch / "down"
         self.encode = wire.EncodeOnce(
@@ -108,12 +100,12 @@ class Pool(Engine):
         uses = [worker.memory_use for worker in self.workers if worker.memory_use]
         fitting = min((use.count_fitting_workers() for use in uses), default=None)
         self.is_measuring = False
-        self.worker_count = count_gpu_workers(self.compute, fitting)
+        self.worker_count = base.count_gpu_workers(self.compute, fitting)
         for i in range(len(self.workers), self.worker_count):
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        batches = batch_by_plan(self.plan, self.compute, jobs, self.worker_count)
+        batches = base.batch_by_plan(self.plan, self.compute, jobs, self.worker_count)
         waiting, deaths, disturbed = batches[::-1], Counter[int](), set[str]()
         remaining = len(jobs)
         while remaining:
@@ -160,9 +152,9 @@ class Pool(Engine):
                 ' must call hp.run below `if __name__ == "__main__":` (or use the serial engine);'
                 " any other reason is printed above"
             )
-        if deaths >= MAX_ATTEMPTS:
+        if deaths >= base.MAX_ATTEMPTS:
             raise EngineError(
-                f"client {job.client}, round {job.t}: {MAX_ATTEMPTS} workers died on this job"
+                f"client {job.client}, round {job.t}: {base.MAX_ATTEMPTS} workers died on this job"
                 f" (exit code {exit_code}); is there enough memory?"
                 " fewer engine.workers need less"
             )

@@ -56,7 +56,7 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
     engine = next(iter(runs.values())).config.engine
     several = len(runs) > 1 and not options.track
     if several and engine.name == "ray":
-        from ..engines.ray.cluster import share_cluster
+        from ..engines.ray.engine import share_cluster
 
         workers = options.workers or engine.workers
         with share_cluster(workers, engine, len(runs)) as (width, share):

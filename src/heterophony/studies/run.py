@@ -49,8 +49,7 @@ from ..runs.summary import Summary, record_below_local, summarise
 from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
 from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
-from .own import check_kinds, names_all, resolve_models
-from .spec import Metrics, RunSpec
+from .spec import Metrics, RunSpec, check_kinds, names_all, resolve_models
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel

@@ -2,31 +2,219 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from ...papers.result_table import get_file_suffix
-from ...papers.table import GENERIC_LOSS
+from ...papers.table import GENERIC_LOSS, TableScale
 from ...results.runs import Curve
 from ...runs.curves import compute_curves, compute_loss_curves
 from ...runs.events import Event, get_start, select_rounds
-from . import paper_sweeps, style
+from . import style
 from .run_figures import save_figure
 
 if TYPE_CHECKING:
     from ...papers.reproduce import CellRun, ReproductionResult
     from ...papers.verdicts import ComparedNumber
+
+
+MARKERS = "os^"  # the next marker after all colours of the palette are used
+PRINTED_STYLE: Any = {"linestyle": (0, (3, 2)), "markerfacecolor": "white", "linewidth": 1}
+MEASURE_LABELS = {"G": "G, %", "P": "P, %", "score": "ln(G / 10) + ln(P / 10)"}
+SETTING_PATTERN = re.compile(r"(?P<name>.*?)(?: = | )(?P<number>[\d.]+)")
+LABEL_LETTERS = 30  # in a line of a panel's title
+CELL_INCHES = 0.75  # side of a cell of a heat map
+LOG_SPAN = 50  # a setting whose values span this factor has a logarithmic axis
+
+
+def is_comparable(result: ReproductionResult) -> bool:
+    """Return True if our numbers can be compared with the printed ones: only at full scale."""
+    return result.table.scale is TableScale.full
+
+
+def remove_duplicates(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
+    """Return the title of a column's panel: what was run for it, in lines that fit."""
+    label = next((x.label for x in numbers if x.column == column), column)
+    return fill(label, LABEL_LETTERS)
+
+
+def get_decimals(measure: str) -> int:
+    return 2 if measure == "score" else 1
+
+
+# Lines over a setting -----------------------------------------------------------------------
+
+
+def draw_over_clients(figure: Figure, result: ReproductionResult) -> None:
+    """Draw one line per row over the number of clients."""
+    count = {c.column: c.config["data"]["clients"] for c in result.table.selected_cells}
+    axes = draw_setting_panels(figure, result, lambda x: x.row, lambda x: count[x.column])
+    for panel in axes:
+        panel.set_xlabel("clients")
+        set_log_axis(panel, sorted(set(count.values())))
+
+
+def set_log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic, with a tick at each of the values."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+
+
+def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
+    """Draw one line per column over the setting that the rows vary."""
+    axes = draw_setting_panels(
+        figure,
+        result,
+        lambda x: get_column_label([x], x.column),
+        lambda x: float(parse_setting_label(x.row)[1]),
+    )
+    values = sorted({float(parse_setting_label(x.row)[1]) for x in result.numbers})
+    for panel in axes:
+        panel.set_xlabel(parse_setting_label(result.numbers[0].row)[0])
+        if values[0] > 0 and values[-1] >= LOG_SPAN * values[0]:
+            set_log_axis(panel, values)
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def draw_setting_panels(
+    figure: Figure,
+    result: ReproductionResult,
+    series: Callable[[ComparedNumber], str],
+    at: Callable[[ComparedNumber], float],
+) -> list[Axes]:
+    """Draw one panel per measure, with one line per series."""
+    numbers, both = result.numbers, is_comparable(result)
+    measures, names = (
+        remove_duplicates(x.measure for x in numbers),
+        remove_duplicates(map(series, numbers)),
+    )
+    drawn = []
+    for axes, (measure, _), _ in style.create_panels(
+        figure, [[(m, "") for m in measures]], (6.2, 4.8)
+    ):
+        ends = []
+        for i, name in enumerate(names):
+            mine = [x for x in numbers if series(x) == name and x.measure == measure]
+            ends += draw_setting_line(axes, i, name, sorted(mine, key=at), at, both)
+        axes.set_ylabel(MEASURE_LABELS.get(measure, measure))
+        axes.grid(color=style.GRID_COLOR, linewidth=0.8)
+        axes.tick_params(length=0)
+        style.label_line_ends(axes, ends)
+        drawn.append(axes)
+    if both and any(x.printed for x in numbers):
+        plain: dict[str, Any] = {"color": style.MUTED_COLOR, "marker": "o"}
+        handles = [
+            Line2D([], [], **plain, **PRINTED_STYLE, label="printed"),
+            Line2D([], [], **plain, label="ours"),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    return drawn
+
+
+def draw_setting_line(
+    axes: Axes,
+    i: int,
+    name: str,
+    rising: Sequence[ComparedNumber],
+    at: Callable[[ComparedNumber], float],
+    both: bool,
+) -> list[style.PointLabel]:
+    """Draw printed values dashed and ours solid with deviations; return the positions of names."""
+    color = style.PALETTE[i % len(style.PALETTE)]
+    marker = MARKERS[i // len(style.PALETTE) % len(MARKERS)]
+    mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
+    ends = []
+    printed = [(at(x), x.printed.value) for x in rising if both and x.printed]
+    if printed:
+        axes.plot(*zip(*printed, strict=True), **mark, **PRINTED_STYLE, label=f"{name}, printed")
+        ends = [style.PointLabel(name, *printed[-1], color)]
+    ours = [(at(x), x.mean, x.std or 0.0) for x in rising if x.mean is not None]
+    if ours:
+        x, y, std = zip(*ours, strict=True)
+        axes.plot(x, y, **mark, linewidth=1.7, label=name)
+        if any(std):
+            axes.errorbar(x, y, yerr=std, color=color, linestyle="", capsize=2, linewidth=1)
+        ends = [style.PointLabel(name, x[-1], y[-1], color)]
+    return ends
+
+
+def parse_setting_label(label: str) -> tuple[str, str]:
+    """Split a label such as ``E_lora = 2`` or ``batch 32`` into setting and value."""
+    match = SETTING_PATTERN.fullmatch(label)
+    return (match["name"], match["number"]) if match else ("", label)
+
+
+# Heat maps ----------------------------------------------------------------------------------
+
+
+def draw_grid(figure: Figure, result: ReproductionResult) -> None:
+    """Draw heat maps of rows against the setting in the column labels.
+
+    A column ``CIFAR-10, R_c = 0.2`` is drawn in the panel ``CIFAR-10`` at 0.2.
+    """
+    numbers = result.numbers
+    rows, measures = (
+        remove_duplicates(x.row for x in numbers),
+        remove_duplicates(x.measure for x in numbers),
+    )
+    across = remove_duplicates(x.column.rpartition(", ")[2] for x in numbers)
+    sets = remove_duplicates(x.column.rpartition(", ")[0] for x in numbers)
+    size = (1.2 + CELL_INCHES * len(across), 1.3 + CELL_INCHES * len(rows))
+    for axes, (measure, name), _ in style.create_panels(
+        figure, style.arrange_panels(sets, measures, 3), size
+    ):
+        here = {
+            (x.row, x.column.rpartition(", ")[2]): x
+            for x in numbers
+            if (x.measure, x.column.rpartition(", ")[0]) == (measure, name)
+        }
+        draw_heatmap(
+            axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
+        )
+        label = name
+        if stand_in := next((x for x in here.values() if x.in_place_of), None):
+            sets_here = remove_duplicates(c.rpartition(", ")[0] for c in stand_in.in_place_of)
+            label = f"{stand_in.setup} in place of {', '.join(sets_here)}"
+        axes.set_title(fill(f"{label}: {measure}", LABEL_LETTERS))
+        axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
+        axes.set_yticks(np.arange(len(rows)) + 0.5, [parse_setting_label(r)[1] for r in rows])
+        axes.set(xlabel=parse_setting_label(across[0])[0], ylabel=parse_setting_label(rows[0])[0])
+
+
+def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
+    """Draw our number with its colour, and the printed number below it in brackets."""
+    means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
+    texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
+    style.draw_number_grid(axes, means, texts, fontsize=10)
+    axes.set_aspect("equal")
+
+
+def format_pair(number: ComparedNumber, both: bool) -> str:
+    digits = get_decimals(number.measure)
+    ours = [] if number.mean is None else [f"{number.mean:.{digits}f}"]
+    printed = number.printed if both else None
+    return "\n".join([*ours, *([f"({printed.value:.{digits}f})"] if printed else [])])
 
 
 LINE_INCHES = 0.3  # height of each further line of a title
@@ -40,14 +228,14 @@ VERDICT_COLORS = {
 
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:
     """Draw a hollow bar (printed) and a filled bar (ours) for every row of the table."""
-    numbers, both = result.numbers, paper_sweeps.is_comparable(result)
-    rows = paper_sweeps.remove_duplicates(number.row for number in numbers)
+    numbers, both = result.numbers, is_comparable(result)
+    rows = remove_duplicates(number.row for number in numbers)
     columns, measures = (
-        paper_sweeps.remove_duplicates(x.column for x in numbers),
-        paper_sweeps.remove_duplicates(x.measure for x in numbers),
+        remove_duplicates(x.column for x in numbers),
+        remove_duplicates(x.measure for x in numbers),
     )
     name_inches = 0.085 * max(map(len, rows))
-    labels = {column: paper_sweeps.get_column_label(numbers, column) for column in columns}
+    labels = {column: get_column_label(numbers, column) for column in columns}
     lines = max(label.count("\n") for label in labels.values())
     height = (0.44 if both else 0.3) * max(2, len(rows))  # titles need the room of two rows
     size = (3.1, 0.9 + LINE_INCHES * lines + height)
@@ -57,7 +245,7 @@ def draw_bars(figure: Figure, result: ReproductionResult) -> None:
         here = {x.row: x for x in numbers if (x.measure, x.column) == (measure, column)}
         draw_bar_panel(axes, here, rows, both)
         axes.set_title(f"{labels[column]}: {measure}" if len(measures) > 1 else labels[column])
-        axes.set_xlabel(paper_sweeps.MEASURE_LABELS.get(measure, measure))
+        axes.set_xlabel(MEASURE_LABELS.get(measure, measure))
         axes.set_xlim(0, 1.22 * find_longest_bar(here.values()))
         axes.set_yticks(range(len(rows)), rows if first else [], color=style.TEXT_COLOR)
     add_bar_legend(figure, numbers, both)
@@ -98,7 +286,7 @@ def write_value(
     if std:
         axes.errorbar(value, at, xerr=std, color=style.TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
-        f"{value:.{paper_sweeps.get_decimals(measure)}f}",
+        f"{value:.{get_decimals(measure)}f}",
         (value + (std or 0), at),
         xytext=(4, 0),
         textcoords="offset points",
@@ -242,7 +430,7 @@ def draw_round_panels(
         draw_round_panel(
             axes, {row: (i, here[row]) for i, row in enumerate(rows) if row in here}, measure
         )
-        axes.set_title(paper_sweeps.get_column_label(result.numbers, column))
+        axes.set_title(get_column_label(result.numbers, column))
 
 
 def draw_round_panel(
@@ -264,9 +452,9 @@ def draw_round_panel(
 
 TABLE_FIGURES = {
     "bars": draw_bars,
-    "clients": paper_sweeps.draw_over_clients,
-    "sweep": paper_sweeps.draw_sweep,
-    "grid": paper_sweeps.draw_grid,
+    "clients": draw_over_clients,
+    "sweep": draw_sweep,
+    "grid": draw_grid,
 }
 ROUND_FIGURES = {
     "curves": draw_accuracy_curves,
@@ -301,7 +489,7 @@ def describe_figure(result: ReproductionResult) -> list[str]:
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if experiment.variant:
         lines.append(f"Variant {experiment.variant}")
-    if not paper_sweeps.is_comparable(result):
+    if not is_comparable(result):
         setups = "; ".join(dict.fromkeys(number.setup for number in result.numbers))
         lines.append(
             f"Ours, {result.table.scale} scale ({setups}): not comparable with the printed"

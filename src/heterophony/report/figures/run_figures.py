@@ -24,7 +24,7 @@ from ...results import label_distribution
 from ...results.comparison import compare_runs
 from ...results.runs import Run, group_by_series
 from ...results.statistics import DifferenceCurve, compare_over_rounds, find_reference
-from ..page.sections import AuditRecord, describe_shown_rounds, select_images
+from ..page.page_data import AuditRecord, describe_shown_rounds, select_images
 from . import style
 
 MAX_DIRECT_LABELS = 10  # names that fit beside their lines

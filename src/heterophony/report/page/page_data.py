@@ -2,20 +2,285 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from ...algorithms import get_display_name
+from ...core.files import read_json
 from ...core.scores import SCORES
+from ...privacy import summary
 from ...results import comparison, comparison_tables
 from ...results.boards import build_board_rounds_section, build_boards_section
+from ...results.comparison import ComparisonRow
 from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
-from ...results.runs import Run, group_by_series, iterate_setting_texts
+from ...results.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
-from ...results.table import ResultTable, render_csv, render_page
-from ...runs.events import find_last_evaluation
-from . import sections
+from ...results.table import Cell, Column, ResultTable, Rows, render_csv, render_page
+from ...runs.curves import MeanStd, select_last_ten
+from ...runs.events import find_last_evaluation, select_rounds
+from ...runs.run_index import read_json_lines
+
+MAX_CURVE_POINTS = 30_000  # in all curves of runs together; keeps the page under 2 MB
+Curves = dict[str, list[list[float]]]  # points (round, accuracy or loss) by measure
+CurvesByKind = dict[str, Curves]
+
+
+def count_curve_points(runs: Sequence[Run]) -> int:
+    """Count the points that the page has room for in each curve."""
+    kinds = 4 if any(map(has_unequal_clients, runs)) else 2  # G and P, pooled and by client
+    kinds += 2 if any(any(run.loss_curves.values()) for run in runs) else 0
+    return max(50, MAX_CURVE_POINTS // (kinds * len(runs)))
+
+
+def has_unequal_clients(run: Run) -> bool:
+    """Return True if test sets differ in size, so that the mean over clients differs from pooled accuracy."""
+    return len({n for n in run.start["test"] if n}) > 1
+
+
+def average_over_clients(run: Run) -> Run:
+    """Return the run with curves in which each client has the same weight."""
+    return replace(run, curves=run.client_mean_curves)
+
+
+def show_loss(run: Run) -> Run:
+    """Return the run with the curves of its pooled test loss."""
+    return replace(run, curves=run.loss_curves)
+
+
+def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
+    """Build the curves of one series and of each of its runs.
+
+    The pooled curves are ``mean`` of the series and ``curves`` of each run. If clients have different
+    numbers of test examples, ``client_mean`` and ``client_curves`` are means over clients.
+    ``loss_mean`` and ``loss_curves`` hold the test loss.
+    """
+    losses = [show_loss(run) for run in group]
+    series = {
+        "mean": thin_mean_curves(group, points),
+        "loss_mean": thin_mean_curves(losses, points),
+    }
+    each = [
+        {"curves": thin_curves(run, points), "loss_curves": thin_curves(loss, points)}
+        for run, loss in zip(group, losses, strict=True)
+    ]
+    if any(map(has_unequal_clients, group)):
+        averaged = [average_over_clients(run) for run in group]
+        series["client_mean"] = thin_mean_curves(averaged, points)
+        for out, run in zip(each, averaged, strict=True):
+            out["client_curves"] = thin_curves(run, points)
+    return series, each
+
+
+def thin_mean_curves(group: Sequence[Run], points: int) -> Curves:
+    return {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"}
+
+
+def thin_curves(run: Run, points: int) -> Curves:
+    return {k: thin_curve(run.curves[k], points) for k in "GP"}
+
+
+def thin_curve(curve: Curve, points: int) -> list[list[float]]:
+    """Keep at most ``points`` evenly spaced points, including the last one; round to five digits."""
+    kept = curve[:: -compute_stride(len(curve), points)]
+    return [[t, round(v, 5)] for t, v in reversed(kept)]
+
+
+def compute_stride(length: int, points: int) -> int:
+    """Return the distance between kept points; 1 keeps all."""
+    return -(-length // points) or 1
+
+
+def build_client_mean_table(
+    runs: Sequence[Run], rows: Sequence[ComparisonRow]
+) -> ResultTable | None:
+    """Build the table of G and P of the last ten evaluations, pooled and as the mean over clients.
+
+    None if both are equal because all clients have the same number of test examples.
+    """
+    if not any(map(has_unequal_clients, runs)):
+        return None
+    groups = group_by_series(runs)
+    kinds = ("pooled", "mean over clients")
+    columns = [
+        Column(f"{m} last 10, {kind}", kind="percent", show="std") for m in "GP" for kind in kinds
+    ]
+    cells = [
+        [
+            cell
+            for m in "GP"
+            for cell in (
+                replace(row.get_cell(f"{m}.last10"), mark=""),
+                average_last_ten(groups[row.name], m),
+            )
+        ]
+        for row in rows
+    ]
+    lines: Rows = [[row.name, *own] for row, own in zip(rows, cells, strict=True)]
+    return ResultTable.build(["algorithm", *columns], lines)
+
+
+def average_last_ten(group: Sequence[Run], measure: str) -> Cell:
+    """Average the last ten evaluations over clients, with the deviation over the seeds.
+
+    With one seed, the deviation is over the evaluations.
+    """
+    last = [select_last_ten(run.client_mean_curves[measure]) for run in group]
+    if not all(last):
+        return Cell()
+    spread = MeanStd.from_values([fmean(ten) for ten in last] if len(last) > 1 else last[0])
+    return Cell(spread.mean, spread.std)
+
+
+MAX_POINTS = 500  # limit for one curve
+
+
+def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Collect the protections of every series; None if no run has protections or malicious clients."""
+    rows: Rows = []
+    curves, notes = [], dict[str, list[str]]()
+    for name, group in group_by_series(runs).items():
+        start = group[0].start
+        if not start.get("protection") and not start.get("bad_clients"):
+            continue
+        privacy = start.get("privacy", {})
+        curve = find_epsilon_curve(group)
+        rows.append(
+            [
+                name,
+                ", ".join(map(format_protection, start.get("protection", []))) or "–",
+                format_epsilon(curve) if privacy else "–",
+                f"{privacy['delta']:g}" if privacy else "–",
+                len(start.get("bad_clients", [])),
+            ]
+        )
+        if privacy:
+            outside = "; ".join(privacy["outside"])
+            note = f"ε is about {privacy['accounting']}. Outside ε: {outside}."
+            notes.setdefault(note, []).append(name)
+        if curve:
+            curves.append({"name": name, "points": thin_curve(curve, MAX_POINTS)})
+    if not rows:
+        return None
+    columns = (
+        "series",
+        "protection",
+        Column("ε"),
+        Column("δ"),
+        Column("malicious clients", form="d"),
+    )
+    texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+    table = ResultTable.build(columns, rows, notes=texts)
+    return {"table": render_page(table), "curves": curves}
+
+
+def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
+    """Return the series' largest ε after every round, counted from 1; leave out unbounded values."""
+    found: dict[int, float] = {}
+    for run in group:
+        for event in select_rounds(run.events):
+            epsilon = event.get("epsilon")
+            if epsilon is not None:
+                t = event["t"] + 1
+                found[t] = max(found.get(t, 0.0), epsilon)
+    return sorted(found.items())
+
+
+def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
+    return f"{curve[-1][1]:.3f}" if curve else "no bound"
+
+
+def format_protection(settings: Mapping[str, Any]) -> str:
+    """Format a protection, as in ``top_k (ratio 0.1)``."""
+    given = {k: v for k, v in settings.items() if k != "kind" and v not in ({}, "server")}
+    values = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()]
+    return f"{settings['kind']} ({', '.join(values)})" if values else str(settings["kind"])
+
+
+AuditRecord = dict[str, Any]
+MAX_IMAGES = 8  # rows of images
+
+
+def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Build the section of these runs' audit; None if they do not belong to one."""
+    folders = dict.fromkeys(r.folder.parent for r in runs)
+    audited = [f for f in folders if (f / "audit.json").is_file()]
+    return read_audit_section(audited[0]) if audited else None
+
+
+def read_audit_section(folder: Path) -> dict[str, Any] | None:
+    content, records = (
+        read_json(folder / "audit.json"),
+        list(read_json_lines(folder / "attacks.jsonl")),
+    )
+    if not content["rows"]:
+        return None
+    originals, columns, attacks = select_images(records)
+    how = content["asked"]["how"]
+    return {
+        "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
+        "table": render_page(summary.build_audit_table(content)),
+        "shape": content["asked"]["shape"],
+        "when": describe_shown_rounds(records),
+        "columns": [
+            "original",
+            *(f"{get_display_name(name)}, {private}" for name, private in columns),
+        ],
+        "images": [
+            [
+                {"pixels": o["original"], "caption": f"client {o['client']}"},
+                *(
+                    build_thumbnail(attacks[name, p, o["client"], o["image"]])
+                    for name, p in columns
+                ),
+            ]
+            for o in originals
+        ],
+    }
+
+
+def choose_shown_rounds(
+    records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
+) -> dict[str, int]:
+    """Choose the round whose images are shown, by algorithm: the last, or that of the lowest level."""
+    matched = summary.collect_matched_rounds(records)
+    levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
+    names = dict.fromkeys(r["algorithm"] for r in attacks)
+    return {name: matched[name][levels[-1]] if levels else last for name in names}
+
+
+def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
+    """Describe when the shown images were attacked, as in ``after 10 rounds`` or ``at loss 0.5``."""
+    levels = summary.list_common_levels(summary.collect_matched_rounds(records))
+    if levels:
+        return f"at loss {levels[-1]:g}"
+    last = max(r["round"] for r in summary.collect_attacks(records))
+    return f"after {last} round{'s' * (last != 1)}"
+
+
+def build_thumbnail(r: AuditRecord) -> dict[str, str]:
+    return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
+
+
+def select_images(
+    records: Sequence[AuditRecord],
+) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
+    """Return the images of the last round or level, one per client first, the columns, and the attacks."""
+    start, attacks = records[0], summary.collect_attacks(records)
+    shown = choose_shown_rounds(records, attacks)
+    by_key = {
+        (r["algorithm"], r["private"], r["client"], r["image"]): r
+        for r in attacks
+        if r["round"] == shown[r["algorithm"]]
+    }
+    originals = {(r["image"], r["client"]): r for r in by_key.values()}
+    kinds = [(a, p) for a in start["algorithms"] for p in summary.PRIVATE_KNOWLEDGE]
+    columns = [k for k in kinds if any(key[:2] == k for key in by_key)]
+    return [originals[k] for k in sorted(originals)][:MAX_IMAGES], columns, by_key
+
 
 Json = dict[str, Any]
 MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
@@ -26,7 +291,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
     rows = comparison.compare_runs(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
-    points = sections.count_curve_points(runs)
+    points = count_curve_points(runs)
     return {
         "title": format_title(runs),
         "score": format_score(runs),
@@ -36,13 +301,11 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             for name, group in group_by_series(runs).items()
         ],
         "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
-        "stride": max(
-            sections.compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"
-        ),
+        "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": render_page(
             comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
         ),
-        "client_means": render_optional(sections.build_client_mean_table(runs, rows)),
+        "client_means": render_optional(build_client_mean_table(runs, rows)),
         "nets": render_optional(comparison_tables.build_net_table(runs)),
         "metrics": render_optional(comparison_tables.build_metric_table(runs)),
         "csv": render_csv(
@@ -51,8 +314,8 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "differences": render_optional(comparison_tables.build_difference_table(rows)),
         "statistics": build_statistics_section(rows),
         "new_clients": render_optional(comparison_tables.build_new_client_table(runs)),
-        "audit": sections.build_audit_section(runs),
-        "protection": sections.build_protection_section(runs),
+        "audit": build_audit_section(runs),
+        "protection": build_protection_section(runs),
         "federations": [
             {"clients": start["clients"], "train": start["train"], "test": start["test"]}
             for start in (federations[sha] for sha in order)
@@ -143,7 +406,7 @@ def format_count(numbers: Sequence[int], word: str) -> str:
 
 def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
     """Collect the data of one series: its mean curves and its runs."""
-    series, each = sections.build_curves(group, points)
+    series, each = build_curves(group, points)
     return {
         "name": name,
         "key": name.removesuffix(
@@ -157,7 +420,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
     }
 
 
-def build_run_data(run: Run, federation: int, curves: sections.CurvesByKind) -> Json:
+def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
     """Collect the data of one run: its result.json, with clients as columns of counts."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None

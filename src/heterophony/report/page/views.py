@@ -3,25 +3,213 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from time import time
 from typing import Any
+from urllib.parse import quote
 
+from ...algorithms import get_display_name
 from ...core.errors import HeterophonyError
+from ...core.files import is_file
+from ...core.status_line import format_seconds
 from ...results.boards import BoardStatus, build_boards_section, read_board_status
+from ...results.overview import (
+    RunOverview,
+    RunProgress,
+    is_running,
+    read_held_locks,
+    read_run_overview,
+    read_run_progress,
+)
 from ...results.runs import Run, label_runs, load_run
-from ...runs.run_index import BOARDS_FILE, CONFIG_FILE, list_member_runs
-from . import html, run_list
+from ...runs.run_index import BOARDS_FILE, CONFIG_FILE, EVENTS_FILE, RESULT_FILE, list_member_runs
+from . import html
+from .html import dump_safe_json
 from .page_data import build_page_data
+
+MAX_DEPTH = 4  # levels of subfolders to search
+RunListRow = dict[str, Any]
+FileStamp = tuple[int, int, int] | None
+FolderStamp = tuple[FileStamp, ...]
+
+
+@dataclass(frozen=True)
+class RunListEntry:
+    """A run folder or a folder of run folders, named by its path below the dashboard's folder."""
+
+    name: str
+    runs: tuple[Path, ...]
+    is_nested: bool = False  # whether it is a run of the folder listed before it
+
+    @property
+    def last_changed(self) -> int:
+        """When its events or configuration last changed, in nanoseconds."""
+        stamps = (stamp for run in self.runs for stamp in stamp_folder(run)[:2])
+        return max((stamp[1] for stamp in stamps if stamp), default=0)
+
+
+def stamp_folder(run: Path) -> FolderStamp:
+    """Return stamps that change when the run folder changes, without reading its files."""
+    return tuple(stamp_file(run / name) for name in (EVENTS_FILE, CONFIG_FILE, RESULT_FILE))
+
+
+def stamp_file(path: Path) -> FileStamp:
+    """Return size, modification time and inode of a file; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def list_entries(folder: Path) -> list[RunListEntry]:
+    """List all entries below a folder, newest first; a folder is followed by its runs."""
+    groups = sorted(
+        find_entry_groups(folder, "", MAX_DEPTH), key=lambda group: -group[0].last_changed
+    )
+    return [entry for group in groups for entry in group]
+
+
+def find_entry_groups(folder: Path, prefix: str, depth: int) -> Iterator[list[RunListEntry]]:
+    """Find groups below a folder: a single run, or a folder followed by its runs."""
+    children = list_subfolders(folder)
+    runs = [child for child in children if is_run_folder(child)]
+    several = bool(prefix) and len(runs) > 1
+    entries = [RunListEntry(prefix + run.name, (run,), is_nested=several) for run in runs]
+    if several:
+        entries.sort(key=lambda entry: -entry.last_changed)
+        yield [RunListEntry(prefix.removesuffix("/"), tuple(runs)), *entries]
+    else:
+        yield from ([entry] for entry in entries)
+    for child in children if depth else []:
+        if child not in runs:
+            yield from find_entry_groups(child, f"{prefix}{child.name}/", depth - 1)
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return True if a folder holds a run, even if its configuration is not a regular file."""
+    file = folder / CONFIG_FILE
+    return is_file(file) or (os.path.lexists(file) and not file.is_dir())
+
+
+def list_subfolders(folder: Path) -> list[Path]:
+    """List visible subfolders by name; links are not followed, so a search cannot run in circles."""
+    try:
+        with os.scandir(folder) as children:
+            names = [e.name for e in children if e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+# Rows ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """The data of one run in the list."""
+
+    progress: RunProgress
+    overview: RunOverview
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if the run has begun and can still continue."""
+        return self.progress.state not in ("finished", "damaged", "unreadable")
+
+
+def read_listed_run(run: Path) -> ListedRun:
+    """Read the state of a run, its G and P over the last ten evaluations, and its small curves."""
+    listed = ListedRun(read_run_progress(run), read_run_overview(run))
+    try:
+        dump_safe_json(build_row(listed, running=True))
+    except Exception:  # an impossible number; the other runs are shown anyway
+        return ListedRun(RunProgress(run, "damaged"), RunOverview())
+    return listed
+
+
+def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
+    """Return the runs on which a process is working."""
+    unfinished = {run: listed for run, listed in runs.items() if listed.is_unfinished}
+    locks = read_held_locks() if unfinished else set()
+    return frozenset(r for r, own in unfinished.items() if is_running(r, own.overview, locks, now))
+
+
+def build_run_list_rows(
+    entries: Iterable[RunListEntry], runs: dict[Path, ListedRun], running: Container[Path]
+) -> list[RunListRow]:
+    """Build one row for each entry, with the address of its page."""
+    return [
+        {
+            "name": decode_name(entry.name),
+            "address": f"?of={quote(entry.name, safe='/', errors='surrogateescape')}",
+            "nested": entry.is_nested,
+            "runs": len(entry.runs),
+            "changed": entry.last_changed // 10**6,  # milliseconds, as in JavaScript
+            **merge_rows([build_row(runs[run], run in running) for run in entry.runs]),
+        }
+        for entry in entries
+    ]
+
+
+def build_row(run: ListedRun, running: bool) -> RunListRow:
+    """Build the row of one run; ``activity`` is its state in one word."""
+    progress, overview = run.progress, run.overview
+    activity = progress.state
+    if run.is_unfinished:
+        activity = "running" if running else "not begun" if activity == "not begun" else "stopped"
+    left = overview.seconds_left if activity == "running" else None
+    return {
+        "algorithm": get_display_name(progress.algorithm) if progress.algorithm else "–",
+        "state": progress.state,
+        "activity": activity,
+        "done": overview.done,
+        "rounds": overview.rounds,
+        "seconds_left": left,
+        "left": None if left is None else format_seconds(left),
+        "G": progress.G and progress.G.last10.mean,
+        "P": progress.P and progress.P.last10.mean,
+        "curves": overview.curves,
+    }
+
+
+def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
+    """Merge the rows of several runs: their algorithms, and how many are finished."""
+    if len(rows) == 1:
+        return rows[0]
+    names = list(dict.fromkeys(r["algorithm"] for r in rows if r["algorithm"] != "–"))
+    short = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    activities = [r["activity"] for r in rows]
+    done = activities.count("finished")
+    activity = "finished" if done == len(rows) else "stopped"
+    return {
+        "algorithm": ", ".join(short) or "–",
+        "state": f"{done} of {len(rows)} runs finished",
+        "activity": "running" if "running" in activities else activity,
+        "done": sum(r["done"] for r in rows),
+        "rounds": sum(r["rounds"] for r in rows),
+        "seconds_left": None,  # nobody knows how many of the others run side by side
+        "left": None,
+        "G": None,
+        "P": None,
+        "curves": {},
+    }
+
+
+def decode_name(name: str) -> str:
+    """Return a file's name as valid text; bytes that are not UTF-8 are replaced."""
+    return os.fsencode(name).decode(errors="replace")
+
 
 NO_RUN_NOTE = "There is no run in {} yet. This page updates as soon as one starts."
 MAX_CACHED_VIEWS = 32  # views whose runs are kept in memory
 # By folder: the stamp when it was read, and what was read; so that only changes are read again.
-FolderContents = dict[Path, tuple[run_list.FolderStamp, Any]]
-BoardStatuses = dict[Path, tuple[run_list.FileStamp, BoardStatus]]
+FolderContents = dict[Path, tuple[FolderStamp, Any]]
+BoardStatuses = dict[Path, tuple[FileStamp, BoardStatus]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +219,7 @@ class View:
     name: str
     note: str
     runs: tuple[Run, ...] = ()
-    rows: list[run_list.RunListRow] | None = None
+    rows: list[RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
     boards: BoardStatuses = field(default_factory=dict)
     running: frozenset[Path] = frozenset()  # in a run list: the runs that a process works on
@@ -47,7 +235,7 @@ class View:
         if self.runs:
             return html.render_report(self.runs, live=True)
         return html.render_page(
-            "run_list.html",
+            "html",
             html.RUN_LIST_SCRIPTS,
             self.rows or [],
             live=True,
@@ -72,7 +260,7 @@ class ViewLoader:
         """
         with self.lock:
             if not self.known_names.issuperset(names):
-                self.known_names |= {entry.name for entry in run_list.list_entries(self.root)}
+                self.known_names |= {entry.name for entry in list_entries(self.root)}
                 if not self.known_names.issuperset(names):
                     return None
             old = self.views.pop(names, None)
@@ -105,19 +293,19 @@ class ViewLoader:
         return self._build_run_list(title, old_list)
 
     def _format_title(self, *names: str) -> str:
-        return ", ".join(run_list.decode_name(name) for name in names or [str(self.root)])
+        return ", ".join(decode_name(name) for name in names or [str(self.root)])
 
     def _build_run_list(self, title: str, old: View | None) -> View:
-        entries = run_list.list_entries(self.root)
+        entries = list_entries(self.root)
         self.known_names |= {entry.name for entry in entries}
         folders = dict.fromkeys(run for entry in entries for run in entry.runs)
-        contents = read_changed_folders(folders, old, run_list.read_listed_run)
+        contents = read_changed_folders(folders, old, read_listed_run)
         runs = {run: listed for run, (_, listed) in contents.items()}
-        running = run_list.find_running(runs, time())  # may change without any change in the folder
+        running = find_running(runs, time())  # may change without any change in the folder
         same = old and list_stamps(contents) == list_stamps(old.folder_contents)
         if old and same and running == old.running:
             return old
-        rows = run_list.build_run_list_rows(entries, runs, running)
+        rows = build_run_list_rows(entries, runs, running)
         note = "" if entries else NO_RUN_NOTE.format(title)
         return create_view(title, note, rows=rows, folder_contents=contents, running=running)
 
@@ -137,9 +325,7 @@ def build_comparison_view(title: str, folders: Iterable[Path], old: View | None)
     if old and same and boards.keys() == old.boards.keys():
         return update_boards(old, boards)
     problems = [
-        f"{run_list.decode_name(f.name)} {why}."
-        for f, (_, why) in contents.items()
-        if type(why) is str
+        f"{decode_name(f.name)} {why}." for f, (_, why) in contents.items() if type(why) is str
     ]
     if not contents:
         problems = [NO_RUN_NOTE.format(title)]
@@ -158,7 +344,7 @@ def update_boards(view: View, boards: BoardStatuses) -> View:
     if not boards:
         return view
     labels = {run.folder: run.label for run in view.runs}
-    names = {f: labels.get(f, run_list.decode_name(f.name)) for f in boards}
+    names = {f: labels.get(f, decode_name(f.name)) for f in boards}
     sections = [build_boards_section(d, names[f], time()) for f, (_, d) in boards.items()]
     parts = (
         view.message_parts[0],
@@ -187,7 +373,7 @@ def create_view(name: str, note: str, **fields: Any) -> View:
 
 def load_run_or_reason(folder: Path) -> Run | str:
     """Load a run or return why it cannot be shown; a half-written file may raise any error."""
-    events = run_list.stamp_folder(folder)[0]
+    events = stamp_folder(folder)[0]
     if not events or not events[0]:
         return "has not begun yet"
     try:
@@ -216,7 +402,7 @@ def read_changed_folders(
     before, out = old.folder_contents if old else {}, {}
     for folder in folders:
         # stamp before reading: a change in between is then noticed at the next read
-        stamp, known = run_list.stamp_folder(folder), before.get(folder)
+        stamp, known = stamp_folder(folder), before.get(folder)
         out[folder] = known if known and known[0] == stamp else (stamp, read(folder))
     return out
 
@@ -225,7 +411,7 @@ def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatu
     """Return the boards of the runs that have any; read only changed files again."""
     before, out = old.boards if old else {}, {}
     for folder in folders:
-        stamp, known = run_list.stamp_file(folder / BOARDS_FILE), before.get(folder)
+        stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)
         if known and known[0] == stamp:
             out[folder] = known
         elif stamp and (table := read_board_status(folder)):
@@ -233,5 +419,5 @@ def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatu
     return out
 
 
-def list_stamps(contents: FolderContents) -> list[tuple[Path, run_list.FolderStamp]]:
+def list_stamps(contents: FolderContents) -> list[tuple[Path, FolderStamp]]:
     return [(folder, stamp) for folder, (stamp, _) in contents.items()]
