@@ -431,6 +431,22 @@ def test_a_local_ray_ends_with_a_killed_driver(tmp_path):
     assert identical(played("fedper", out=out, resume=True, **CALM), calm("fedper"))
 
 
+def list_first_workers(out: Path) -> None:
+    from heterophony.engines.ray.cluster import connect_to_cluster
+
+    with connect_to_cluster(2, hp.Cluster()):
+        out.write_text(repr([p.name() for p in children(psutil.Process()) if p.name() in WORKERS]))
+
+
+def test_the_start_of_a_local_ray_waits_for_no_worker(tmp_path):
+    """It would wait for ever for one that was killed before Ray knew it."""
+    start_fork_server()
+    driver = CONTEXT.Process(target=list_first_workers, args=(tmp_path / "workers",))
+    driver.start()
+    driver.join()
+    assert (tmp_path / "workers").read_text() == "[]"
+
+
 # Who may join -------------------------------------------------------------------------------
 
 
