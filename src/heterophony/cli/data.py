@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
 
 from ..core.files import clean_line, sort_names
+from ..core.scores import TaskName
 from ..results.table import Column, Columns, ResultTable
 from . import options, terminal
 
@@ -23,32 +23,8 @@ if TYPE_CHECKING:
 SHOWN_CLIENTS = 20  # how many `data show` lists without --json
 
 
-class TaskChoice(StrEnum):
-    """The kind of task: what is learned."""
-
-    classification = "classification"
-    regression = "regression"
-    multilabel = "multilabel"
-    sequence = "sequence"
-
-
-class ExportChoice(StrEnum):
-    """Formats of other platforms to export to."""
-
-    pfllib = "pfllib"
-    leaf = "leaf"
-    huggingface = "huggingface"
-    npz = "npz"
-
-
-class ChartChoice(StrEnum):
-    """Charts of the label distribution."""
-
-    all = "all"
-    heat = "heat"
-    bubbles = "bubbles"
-    sizes = "sizes"
-    histograms = "histograms"
+Platform = Literal["pfllib", "leaf", "huggingface", "npz"]
+Chart = Literal["all", "heat", "bubbles", "sizes", "histograms"]
 
 
 def register(app: typer.Typer) -> None:
@@ -81,14 +57,14 @@ def show(
         str | None, typer.Option(help="The column or array that names clients; default: client.")
     ] = None,
     task: Annotated[
-        TaskChoice, typer.Option(help="The task: what is learned from the targets.")
-    ] = TaskChoice.classification,
+        TaskName, typer.Option(help="The task: what is learned from the targets.")
+    ] = "classification",
     json: options.JsonOption = False,
 ) -> None:
     """Describe a data set: its examples, their shape, its classes and any clients that it names."""
     from ..data.sources import read_source
 
-    found = read_source(name, path, task=task.value, users=users)
+    found = read_source(name, path, task=task, users=users)
     about = describe_source(found, name_format(name))
     if json:
         terminal.print_json(about)
@@ -167,8 +143,8 @@ def partition(
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        ChartChoice, typer.Option(help="Which chart; histograms show the first 12 clients.")
-    ] = ChartChoice.all,
+        Chart, typer.Option(help="Which chart; histograms show the first 12 clients.")
+    ] = "all",
     save_to: Annotated[
         Path | None,
         typer.Option(
@@ -199,7 +175,7 @@ def partition(
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    to: Annotated[ExportChoice, typer.Option(help="The format to write.")],
+    to: Annotated[Platform, typer.Option(help="The format to write.")],
     file: options.ConfigArgument = None,
     pairs: options.SettingsOption = None,
 ) -> None:
@@ -207,9 +183,9 @@ def export(
     from ..data.folders import export_federation
 
     federation = read_data_settings(file, pairs).build_federation()
-    export_federation(federation, to.value, folder)
+    export_federation(federation, to, folder)
     clients = len(federation.whole().clients)
-    terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to.value})")
+    terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to})")
 
 
 def augment(
@@ -253,9 +229,7 @@ def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
     return read_config(settings, chosen, terminal.print_note)
 
 
-def save_label_distribution(
-    federation: Federation, how: Algorithm, out: Path, kind: ChartChoice
-) -> None:
+def save_label_distribution(federation: Federation, how: Algorithm, out: Path, kind: Chart) -> None:
     """Save the label distribution as a figure or a page, by the suffix of the file."""
     from ..core.errors import ConfigError
     from ..results.label_distribution import compute_label_distribution
@@ -264,14 +238,14 @@ def save_label_distribution(
     if out.suffix == ".html":
         from ..report.page.html import write_label_page
 
-        if kind is not ChartChoice.all:
+        if kind != "all":
             raise ConfigError(f"{out}: a page has all charts; leave out --kind, or draw a .png")
         write_label_page(held, out)
     else:
         from ..report.figures.label_distribution import draw_label_distribution
         from ..report.figures.run_figures import save_figure
 
-        save_figure(draw_label_distribution(held, kind.value), out)
+        save_figure(draw_label_distribution(held, kind), out)
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,17 +13,9 @@ from ..results.table import Column, Columns, ResultTable, Rows
 from . import terminal
 from .options import JsonOption
 
-
-class ListKind(StrEnum):
-    """The kinds of things that `list` can list."""
-
-    algorithms = "algorithms"
-    models = "models"
-    datasets = "datasets"
-    partitions = "partitions"
-    protections = "protections"
-    papers = "papers"
-    runs = "runs"
+ListKind = Literal[
+    "algorithms", "models", "datasets", "partitions", "protections", "papers", "runs"
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,30 +46,28 @@ def list_(
 ) -> None:
     """List algorithms, models, data sets, partitions, protections, papers or runs, one line each."""
     if tensors is not None:
-        if what is not ListKind.models:
+        if what != "models":
             raise typer.BadParameter("give it to `heterophony list models`", param_hint="--tensors")
         show_tensors(tensors, algorithm, json)
         return
     found: list[dict[str, Any]] = {
-        ListKind.algorithms: list_algorithms,
-        ListKind.models: list_models,
-        ListKind.datasets: list_datasets,
-        ListKind.partitions: list_partitions,
-        ListKind.protections: list_protections,
-        ListKind.papers: list_papers,
-        ListKind.runs: list_runs,
+        "algorithms": list_algorithms,
+        "models": list_models,
+        "datasets": list_datasets,
+        "partitions": list_partitions,
+        "protections": list_protections,
+        "papers": list_papers,
+        "runs": list_runs,
     }[what]()
     if json:
         terminal.print_json(found)
         return
     if not found:
-        terminal.print_note(
-            "there are no runs in runs/" if what is ListKind.runs else f"no {what.value} here"
-        )
+        terminal.print_note("there are no runs in runs/" if what == "runs" else f"no {what} here")
         return
     columns = [k for k in found[0] if k != "settings"]
     rows = [[format_list_cell(k, r) for k in columns] for r in found]
-    if what is ListKind.runs:
+    if what == "runs":
         drops = {"G best": 1, "P best": 2}
         heads = [
             Column(c, kind="text" if i < 3 else "number", drop=drops.get(c, 0))
@@ -89,7 +78,7 @@ def list_(
     drops = {"bytes_up": 1, "bytes_down": 2, "stays": 3}
     heads = [Column(c.replace("_", " "), kind="text", drop=drops.get(c, 0)) for c in columns]
     terminal.print_table(ResultTable.build(heads, rows))
-    if what is ListKind.algorithms:
+    if what == "algorithms":
         terminal.print_note(
             "bytes: sent by one client in one round, relative to FedAvg (convnet on CIFAR-10)"
         )

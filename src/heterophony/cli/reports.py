@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,14 +29,7 @@ if TYPE_CHECKING:
     from ..results.runs import Run
 
 
-class ReportFigure(StrEnum):
-    """Figures that `report` draws."""
-
-    curves = "curves"
-    difference = "difference"
-    participation = "participation"
-    ranks = "ranks"
-    boards = "boards"
+FigureKind = Literal["curves", "difference", "participation", "ranks", "boards"]
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +51,7 @@ FileOption = Annotated[
     ),
 ]
 KindOption = Annotated[
-    ReportFigure,
+    FigureKind,
     typer.Option(
         help="Which figure; a page has all of them. boards: a .csv with a row per board and round."
     ),
@@ -69,7 +61,7 @@ KindOption = Annotated[
 def report(
     folders: FoldersArgument,
     out: FileOption = None,
-    kind: KindOption = ReportFigure.curves,
+    kind: KindOption = "curves",
     reference: Annotated[
         str | None,
         typer.Option(help="With --kind difference: the algorithm to compare with; default: first."),
@@ -96,13 +88,13 @@ def report(
             " table.md or table.csv"
         )
     drawn = not is_table and path.suffix != ".html"
-    if reference is not None and (kind is not ReportFigure.difference or not drawn):
+    if reference is not None and (kind != "difference" or not drawn):
         raise ConfigError(
             f"--reference {reference}: only for a figure of --kind difference, as in"
             " -o difference.svg --kind difference"
         )
     runs = load_runs(folders, terminal.print_note, check_showable)
-    if kind is ReportFigure.boards:
+    if kind == "boards":
         write_board_rounds(runs, path)
     elif is_table:
         export_comparison(runs, path, parse_columns(columns))
@@ -113,16 +105,16 @@ def report(
     terminal.print_note(f"wrote {path}")
 
 
-def draw(runs: list[Run], kind: ReportFigure, reference: str | None, path: Path) -> None:
+def draw(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -> None:
     """Draw a figure of this kind and save it."""
     from ..report.figures import run_figures
     from ..report.figures.cd_diagram import draw_cd_diagram
 
-    functions: dict[ReportFigure, Callable[[list[Run]], Figure]] = {
-        ReportFigure.curves: run_figures.draw_comparison,
-        ReportFigure.difference: partial(run_figures.draw_differences, reference=reference),
-        ReportFigure.participation: run_figures.draw_participation,
-        ReportFigure.ranks: draw_cd_diagram,
+    functions: dict[FigureKind, Callable[[list[Run]], Figure]] = {
+        "curves": run_figures.draw_comparison,
+        "difference": partial(run_figures.draw_differences, reference=reference),
+        "participation": run_figures.draw_participation,
+        "ranks": draw_cd_diagram,
     }
     run_figures.save_figure(functions[kind](runs), path)
 
@@ -164,21 +156,6 @@ def dashboard(
         server.serve_forever()
 
 
-class AttackMethod(StrEnum):
-    """Methods to invert gradients."""
-
-    inverting = "inverting"
-    dlg = "dlg"
-
-
-class LabelKnowledge(StrEnum):
-    """What the attacker knows about the labels."""
-
-    known = "known"
-    inferred = "inferred"
-    joint = "joint"
-
-
 AlgorithmsArgument = Annotated[
     list[str] | None,
     typer.Argument(
@@ -200,7 +177,8 @@ ImagesOption = Annotated[
     int | None, typer.Option(min=1, help="Number of images to attack per client.")
 ]
 AttackOption = Annotated[
-    AttackMethod, typer.Option(help="Cosine distance and signed Adam, or DLG with L-BFGS.")
+    Literal["inverting", "dlg"],
+    typer.Option(help="Cosine distance and signed Adam, or DLG with L-BFGS."),
 ]
 IterationsOption = Annotated[int | None, typer.Option(min=1, help="Steps of each attack.")]
 VariationOption = Annotated[
@@ -208,7 +186,7 @@ VariationOption = Annotated[
     typer.Option(min=0, help="Weight of total variation, which prefers smooth images."),
 ]
 LabelsOption = Annotated[
-    LabelKnowledge,
+    Literal["known", "inferred", "joint"],
     typer.Option(
         help="Labels: known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
     ),
@@ -233,14 +211,14 @@ def audit(
     losses: LossesOption = None,
     clients: ClientsOption = None,
     images: ImagesOption = None,
-    attack: AttackOption = AttackMethod.inverting,
+    attack: AttackOption = "inverting",
     iterations: IterationsOption = None,
     tv: VariationOption = None,
-    labels: LabelsOption = LabelKnowledge.known,
+    labels: LabelsOption = "known",
     batch: BatchOption = 1,
     steps: StepsOption = 1,
     restarts: RestartsOption = 1,
-    preset: PresetOption = AuditPreset.quick,
+    preset: PresetOption = "quick",
     out: Annotated[Path | None, typer.Option(help="Default: a new folder in runs/.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -256,18 +234,18 @@ def audit(
         images=images or base.victims.images,
         losses=base.victims.losses if losses is None else parse_losses(losses),
     )
-    if labels is LabelKnowledge.joint and attack is not AttackMethod.dlg:
+    if labels == "joint" and attack != "dlg":
         raise ConfigError(
             "--labels joint: only dlg optimises them with the images; add --attack dlg"
         )
     own = base.attack_settings
-    default = 300 if attack is AttackMethod.dlg else own.iterations
+    default = 300 if attack == "dlg" else own.iterations
     how = replace(
         own,
-        attack=attack.value,
+        attack=attack,
         iterations=iterations or default,
         tv=own.tv if tv is None else tv,
-        labels=labels.value,
+        labels=labels,
         batch=batch,
         steps=steps,
         restarts=restarts,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..runs.events import Measure
 from . import options, terminal
 
 if TYPE_CHECKING:
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from ..studies.tune import Tune
 
 
-class SortKey(StrEnum):
-    """The accuracy by which settings are chosen, on validation examples."""
-
-    P = "P"
-    G = "G"
+ByOption = Annotated[Measure, typer.Option(help="Choose by P or G, on validation examples.")]
+SamplerOption = Annotated[
+    Literal["tpe", "random", "grid"], typer.Option(help="The method that proposes settings.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,12 +53,8 @@ def sweep(
         ),
     ] = None,
     seeds: options.SeedsOption = None,
-    by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
-        SortKey.P
-    ),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
-    ] = None,
+    by: ByOption = "P",
+    workers: WorkersOption = None,
     out: options.OutOption = None,
     figure: Annotated[
         Path | None,
@@ -90,13 +88,13 @@ def resume_sweep(
 
     runs = {f: read_spec(f, pairs, trust) for f in list_due_folders(parent)}
     named = {f: replace(spec, name=f.path.name) for f, spec in runs.items()}
-    run_and_show_sweep(parent, named, SortKey.P, workers, None, json)
+    run_and_show_sweep(parent, named, "P", workers, None, json)
 
 
 def run_and_show_sweep(
     parent: Path,
     runs: dict[RunFolder, RunSpec],
-    by: SortKey,
+    by: Measure,
     workers: int | None,
     figure: Path | None,
     json: bool,
@@ -114,7 +112,7 @@ def run_and_show_sweep(
     hint = options.format_resume_hint(parent, [n for s in runs.values() for n in s.config.own_code])
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
         run_sweep(parent, runs, RunOptions(shown, workers, True, warn=terminal.print_note))
-    table = read_sweep(parent, by.value)
+    table = read_sweep(parent, by)
     path = figure or parent / "sweep.png"
     save_figure(draw_sweep(table), path)
     if json:
@@ -124,14 +122,6 @@ def run_and_show_sweep(
         terminal.print_note(
             f"{parent}; picture: {path}; a page with curves: heterophony report {parent}"
         )
-
-
-class SamplerChoice(StrEnum):
-    """Methods that propose settings."""
-
-    tpe = "tpe"
-    random = "random"
-    grid = "grid"
 
 
 AlgorithmsArgument = Annotated[
@@ -165,9 +155,6 @@ StopEarlyOption = Annotated[
 KeepOption = Annotated[
     bool, typer.Option("--keep", help="Run every trial to its end; choose nothing.")
 ]
-WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
-]
 FigureOption = Annotated[
     Path | None,
     typer.Option("-o", help="The picture (.png, .svg, .pdf); default: tune.png in --out."),
@@ -179,13 +166,9 @@ def tune(
     searched: SearchedOption = None,
     pairs: options.SettingsOption = None,
     trials: TrialsOption = None,
-    sampler: Annotated[SamplerChoice, typer.Option(help="The method that proposes settings.")] = (
-        SamplerChoice.tpe
-    ),
+    sampler: SamplerOption = "tpe",
     seeds: options.SeedsOption = None,
-    by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
-        SortKey.P
-    ),
+    by: ByOption = "P",
     stop_early: StopEarlyOption = True,
     keep: KeepOption = False,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
@@ -208,8 +191,8 @@ def tune(
         overrides=[p for p in pairs or [] if p not in engine],
         seeds=[0] if seeds is None else options.parse_seeds(seeds),
         trials=trials,
-        sampler=sampler.value,
-        by=by.value,
+        sampler=sampler,
+        by=by,
         stop_early=stop_early,
         keep=keep,
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from shlex import join, quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +18,7 @@ from .options import find_named_code
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
+StudyCommand = Literal["compare", "sweep", "tune", "reproduce"]  # of several runs
 ARRAY_FILE, RAY_FILE = "slurm.sh", "slurm-ray.sh"
 
 HEAD = """\
@@ -68,15 +68,6 @@ done
 """
 
 
-class StudyCommand(StrEnum):
-    """The commands that consist of several runs."""
-
-    compare = "compare"
-    sweep = "sweep"
-    tune = "tune"
-    reproduce = "reproduce"
-
-
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -102,7 +93,7 @@ def slurm(
     words = [*ctx.args, "--out", str(out)]
     folders, settings = prepare_runs(ctx.parent, command, words)
     limits = {"partition": partition, "time": time}
-    if command is StudyCommand.tune:  # each trial depends on the results of earlier ones
+    if command == "tune":  # each trial depends on the results of earlier ones
         lines = [join([command, *words])]
     else:
         trust = ["--trust"] * any(map(names_own_code, folders))
@@ -121,8 +112,8 @@ def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
     """Let a command write its run folders; return the folders to run and the engine's settings."""
-    inner = parent.command.get_command(parent, name.value)
-    context = inner.make_context(name.value, list(words), parent=parent)
+    inner = parent.command.get_command(parent, name)
+    context = inner.make_context(name, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]
     engine = [p for p in pairs if p.startswith("engine.") and not p.startswith("engine.precision")]
     before = terminal.PREPARE_ONLY.set(True)
@@ -130,7 +121,7 @@ def prepare_runs(
         with context:
             inner.invoke(context)
     except terminal.RunsPreparedError as prepared:
-        if prepared.folders or name is StudyCommand.tune:
+        if prepared.folders or name == "tune":
             return prepared.folders, engine
     finally:
         terminal.PREPARE_ONLY.reset(before)

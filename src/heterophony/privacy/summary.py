@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from ..algorithms import get_display_name
 from ..papers.table import PublishedTable
 from ..results.table import Column, Columns, ResultTable, Rows
 
-
-class AuditPreset(StrEnum):
-    """quick: minutes on small data; medium: the published table, reduced; paper: the table in full."""
-
-    quick = "quick"
-    medium = "medium"
-    paper = "paper"
-
-
+# quick: minutes on small data; medium: the published table, reduced; paper: the table in full
+AuditPreset = Literal["quick", "medium", "paper"]
 Record = dict[str, Any]
 
 

@@ -12,13 +12,12 @@ from typing import Any, Literal
 from ..core.errors import FolderError
 from ..core.files import read_json
 from ..runs.curves import Accuracy, MeanStd
-from ..runs.events import Event, get_end, get_start, select_rounds
+from ..runs.events import Event, Measure, get_end, get_start, select_rounds
 from ..runs.run_index import EVENTS_FILE, EarlyStop, describe_stop, read_events, read_stop
 from ..runs.summary import Summary, summarise
 from .table import Cell, Column, Columns, ResultTable, Rows, Value
 
 SWEEP_FILE = "sweep.json"
-Measure = Literal["G", "P"]
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def silence_stderr() -> Iterator[None]:
 def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
     """Explain why a cluster cannot be joined, and what to do."""
     hint = (
-        "; if several clusters run here, set address to head:port"
+        "; if several clusters run here, set engine.address to head:port"
         if cluster.address == base.AUTO_ADDRESS
         else ""
     )
@@ -188,7 +188,7 @@ def require_token(cluster: base.Cluster) -> Iterator[None]:
         fresh = {}
         if not has_token():
             raise ConfigError(
-                "address: a cluster is joined with its token; put it into"
+                "engine.address: a cluster is joined with its token; put it into"
                 f" ~/.ray/auth_token or {TOKEN_VARIABLE}, or set RAY_AUTH_TOKEN_PATH to a file"
                 " that holds it"
             )
@@ -222,8 +222,8 @@ def count_slots(cluster: base.Cluster) -> int:
     """Return how many jobs the live nodes can run at a time; raise EngineError if none fits."""
     slots = sum(count_fitting_jobs(n["Resources"], cluster) for n in ray.nodes() if n["Alive"])
     if not slots:
-        needs = f"cpus = {cluster.cpus:g}" + (
-            f" and gpus = {cluster.gpus:g}" if cluster.gpus else ""
+        needs = f"engine.cpus = {cluster.cpus:g}" + (
+            f" and engine.gpus = {cluster.gpus:g}" if cluster.gpus else ""
         )
         raise EngineError(f"no node of the Ray cluster has what a job needs ({needs}); lower it")
     return slots

@@ -235,7 +235,7 @@ class View:
         if self.runs:
             return html.render_report(self.runs, live=True)
         return html.render_page(
-            "html",
+            "run_list.html",
             html.RUN_LIST_SCRIPTS,
             self.rows or [],
             live=True,
