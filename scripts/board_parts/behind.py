@@ -12,8 +12,8 @@ FACTOR = 4  # rounds of the longer runs over those of the board
 HEAD = """\
 ## Where a method does worse than its paper says
 
-Papers of one model for all say that its G is at least FedAvg's. Papers of personal models say that P is above the P of FedAvg, and of clients who train alone (*Local*). Listed is every
-method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. G is judged only where all clients use one model. What was tried: {tried} Causes were not isolated.
+Papers that train one model for all clients claim that its G is at least FedAvg's. Papers on personal models claim that P is above the P of FedAvg, and of clients that train alone (*Local*). The list has every
+method whose mean is below one of these in some setting, with the paired difference in points, in bold where its 95 % interval excludes zero. G is judged only where all clients use one model. What was tried: {tried} Causes were not isolated.
 
 """
 SEARCH_ONLY = "the search, and nothing else."

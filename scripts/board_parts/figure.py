@@ -63,7 +63,7 @@ def draw_head(most: int) -> list[str]:
     )
     return [
         f'<circle cx="{LEFT + 4}" cy="20" r="4" fill="{P_COLOR}"/>'
-        f'<text x="{LEFT + 14}" y="24" fill="{TEXT_COLOR}">P (shaded: cannot be told from the first)</text>'
+        f'<text x="{LEFT + 14}" y="24" fill="{TEXT_COLOR}">P (shaded: not significantly different from the first)</text>'
         f'<circle cx="{LEFT + 290}" cy="20" r="3.5" fill="#fff" stroke="{G_COLOR}" stroke-width="1.8"/>'
         f'<text x="{LEFT + 300}" y="24" fill="{TEXT_COLOR}">G, among those with a generic model</text>',
         numbers,

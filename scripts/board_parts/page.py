@@ -18,7 +18,7 @@ HEAD = """\
 # All algorithms, tuned alike and ranked
 
 Written by `scripts/leaderboard` from the entries of a [leaderboard](../how-to/leaderboard.md), [results/leaderboard](../../results/leaderboard): every entry has its configuration
-and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show who learns quickly with a small budget, not who wins after hundreds of rounds: [what these settings can tell](#what-these-settings-can-tell).
+and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show which methods learn quickly on a small budget, not which win after hundreds of rounds: [what these settings can tell](#what-these-settings-can-tell).
 
 **Data.** 20 clients, Dirichlet α = 0.1 and 0.5, three quarters of each client's examples to train on. {data}
 
@@ -93,7 +93,7 @@ def write_head(board: Board) -> str:
 
 
 def list_edge_choices(board: Board) -> Iterator[bool]:
-    """Tell for each search with three learning rates whether the largest was chosen."""
+    """Yield, for each search with three learning rates, whether the largest was chosen."""
     for searches in board.tuning.values():
         for found in searches.values():
             rates = {trial[0].get("training.lr") for trial in found["trials"]}
@@ -133,7 +133,7 @@ RULE = """\
 ## What these settings can tell
 
 A setting tells methods apart if FedAvg has learned (its G is at least {share} of centralised training's), and if there is something to gain from others (centralised training is at least {gap} points above Local). {verdict}
-Where FedAvg has hardly learned, *G − FedAvg* is measured against a lame FedAvg; where Local is as good as centralised training, P separates nothing. One example: FedDecomp is near the bottom of all four tables, which have one local
+Where FedAvg has hardly learned, *G − FedAvg* compares with an untrained model; where Local is as good as centralised training, P cannot tell methods apart. One example: FedDecomp is near the bottom of all four tables, which have one local
 epoch in each of 20 or 30 rounds; its paper has five in each of 300.
 """
 
@@ -167,7 +167,7 @@ def write_overall(board: Board) -> str:
     text = (
         f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver"
         f" {count(len(board.complete), 'setting')}, each by its means over the seeds. The critical difference of P is"
-        f" {p.critical_difference:.1f} among {len(names)} algorithms: {count_near(p)} cannot be told from the first, and are one group."
+        f" {p.critical_difference:.1f} among {len(names)} algorithms: {count_near(p)} are not significantly different from the first, and form one group."
         f" That of G is {g.critical_difference:.1f} among the {len(g_names)} that have a generic model ({count_near(g)} in the first group).\n"
     )
     if len(board.complete) == 1:
@@ -218,32 +218,32 @@ def write_cells(
 
 
 def describe_ranks(table: Ranking) -> str:
-    """Describe how far apart ranks must be, and how many entries the first cannot be told from."""
+    """Describe how far apart ranks must be, and how many entries are not significantly different from the first."""
     words = []
     for measure, letter in ((P, "P"), (G, "G")):
         found = table.comparisons[measure]
         if found is not None:
             words.append(
                 f"Ranks of {letter} differ if they are {found.critical_difference:.1f} apart:"
-                f" {count_near(found)} of {len(found.average_ranks)} cannot be told from the first."
+                f" {count_near(found)} of {len(found.average_ranks)} are not significantly different from the first."
             )
     return " ".join(words)
 
 
 def count_near(found: RankComparison) -> int:
-    """Count the algorithms that cannot be told from the first, which is one of them."""
+    """Count the algorithms that are not significantly different from the first, including it."""
     best = min(found.average_ranks)
     return sum(rank - best < found.critical_difference for rank in found.average_ranks)
 
 
 def describe_unlearned(table: Ranking) -> str:
-    """Describe how many algorithms have hardly begun to learn when the rounds are over."""
+    """Describe how many algorithms have hardly started to learn after the last round."""
     few = [row for row in table.rows if row.means[P] < NEAR_CHANCE]
     if not few:
         return ""
     return (
         f"After so few rounds, P of {len(few)} of {len(table.rows)} is below {100 * NEAR_CHANCE:.0f} %, where"
-        " chance is about 10 %: they have hardly started to learn. This table shows who starts fast, not who ends best."
+        " chance is about 10 %: they have hardly started to learn. This table shows which method starts fast, not which is best in the end."
     )
 
 

@@ -16,7 +16,7 @@ HEAD = """\
 # Algorithms
 
 Written by `scripts/generate` from the code; `heterophony list algorithms` shows the same.
-*Personal* parameters never leave a device. *Bytes* are what one client receives (down) and sends (up) in a round, relative to
+*Personal* parameters never leave a client. *Bytes* are what one client receives (down) and sends (up) in a round, relative to
 FedAvg, measured with `convnet` on CIFAR-10 shapes and default settings. The client is alone there; with others, `apple` receives one more model
 for each that has taken part, and `fedfomo` up to `downloads` more. `ifca` receives all of its models and sends one. `fedkd` sends at most this: it compresses.
 

@@ -99,5 +99,5 @@ def test_the_head_of_an_own_model_may_be_one_layer():
 
 @pytest.mark.parametrize("head", ["linear", "hyper"])
 def test_a_head_without_a_linear_layer_is_refused(head):
-    with pytest.raises(ConfigError, match=r"no linear layer.*; end it in nn\.Linear, or"):
+    with pytest.raises(ConfigError, match=r"no linear layer.*; make nn\.Linear its last layer, or"):
         FixHead(head=head).build(make_net(nn.Identity()))

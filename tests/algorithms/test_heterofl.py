@@ -94,5 +94,5 @@ def test_a_narrow_net_is_scaled_when_it_trains_and_when_it_predicts():
 
 
 def test_nets_of_other_layers_are_refused():
-    with pytest.raises(ConfigError, match=r"needs nets of the same layers, .* differs"):
+    with pytest.raises(ConfigError, match=r"needs nets with the same layers, .* differs"):
         played(HeteroFL(), model=["mlp", "digitsnet"])

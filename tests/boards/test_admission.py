@@ -127,7 +127,7 @@ def enrolled(tmp_path_factory) -> Path:
         ("pi-1", "02", "its enrolment does not name client '2'"),
         ("pi-2", "23", ""),
         ("pi-2", "12", "client '1' is named by the enrolment of board 'pi-1'"),
-        ("pi-3", "2", "board 'pi-3' is not enrolled any more"),
+        ("pi-3", "2", "board 'pi-3' is no longer enrolled"),
     ],
 )
 def test_an_enrolment_that_names_clients_is_for_these_alone(enrolled, board, clients, why):

@@ -656,7 +656,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("words", [["down"], ["status"], ["enrol", "cam-1"], ["revoke", "cam-1"]])
 def test_where_there_is_no_broker_it_says_so_and_makes_nothing(tmp_path, words):
-    assert refused(3, *words).startswith("there is no broker in broker; make one with")
+    assert refused(3, *words).startswith("there is no broker in broker; create one with")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -139,7 +139,9 @@ def test_a_board_without_a_run_takes_one_whose_server_is_connected(broker):
             server.publish(make_server_topic(run), state, retain=True)
         assert wait_for_run(known["one"], said.append) == "new"
     assert (said[0], said[-1]) == ("waiting for a server", "found run new")
-    assert set(said[1:-1]) <= {"run old has no server now; waiting for it, or for another run"}
+    assert set(said[1:-1]) <= {
+        "run old has no server at present; waiting for it, or for another run"
+    }
 
 
 def test_the_deadline_holds_at_the_first_evaluation_and_not_at_the_last(tmp_path):

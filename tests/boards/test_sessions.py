@@ -516,7 +516,7 @@ def test_a_greeting_that_does_not_fit_is_refused_in_words(tmp_path):
     told = [world.server.handle_message("pi-2", h, 0.0)[0].payload for h in (twice, other)]
     whys = [decode_message(split_run(p)[1], Refused).why for p in told]
     assert whys[0] == "it names a client twice"
-    assert whys[1].startswith("it has another configuration")
+    assert whys[1].startswith("it has a different configuration")
 
 
 def test_a_board_that_is_shut_out_is_heard_no_more_and_its_tasks_are_given_up(tmp_path):

@@ -346,7 +346,7 @@ def test_a_silent_server_is_named_and_an_ended_run_is_not(tmp_path, world):
         silent in boards.build_boards_section(replace(found, server="stopped"), "x", at)["summary"]
     )
     ended = boards.build_boards_section(replace(found, server="ended"), "x", at + 1e6)
-    assert ended["summary"] == "2 boards: 2 here. The run has ended."
+    assert ended["summary"] == "2 boards: 2 here. The run has finished."
     assert ended["caption"] == "x, at the end of the run"
 
 

@@ -72,7 +72,10 @@ def test_killed_boards_and_brokers_cost_no_bit_and_the_same_command_shows_the_re
         k: alone[k] for k in ("model_sha256", "G", "P_local", "bytes")
     }
     struck = [line for line in done.stderr.splitlines() if line.startswith("round")]
-    assert struck == ["round 0: board 1 killed, back", "round 1: the broker killed, back"]
+    assert struck == [
+        "round 0: board 1 was killed; it is back",
+        "round 1: the broker was killed; it is back",
+    ]
     assert not Path("runs/testbed/testbed/broker").exists()
     again = call(*words[:-1])
     trained = result["P_local"]

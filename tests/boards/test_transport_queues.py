@@ -10,7 +10,7 @@ from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from heterophony.boards.engine import MAX_BATCH, ServerLink
-from heterophony.boards.protocol.topics import find_sender, make_board_topic
+from heterophony.boards.protocol.topics import find_owner, make_board_topic
 from heterophony.boards.transport import queues as inbox_module
 from heterophony.boards.transport.connection import explain_loss
 from heterophony.boards.transport.mqtt_transport import BackoffSettings, ReconnectBackoff
@@ -55,7 +55,7 @@ def test_one_sender_cannot_fill_the_inbox():
     def up(board: str, size: int = 1) -> ReceivedMessage:
         return ReceivedMessage(make_board_topic(board, "up"), bytes(size))
 
-    inbox = Inbox(max_messages=40, max_bytes=4000, find_sender=find_sender)
+    inbox = Inbox(max_messages=40, max_bytes=4000, find_sender=find_owner)
     for _ in range(100):
         inbox.offer(up("flood"))
         inbox.offer(ReceivedMessage("elsewhere", b""))
@@ -73,7 +73,7 @@ def test_one_sender_cannot_fill_the_inbox():
 def test_a_sender_that_sends_too_much_is_told_once_and_nothing_of_it_is_taken_any_more(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(inbox_module.time, "monotonic", lambda: clock[0])
-    inbox = Inbox(max_messages=400, max_bytes=1 << 20, find_sender=find_sender)
+    inbox = Inbox(max_messages=400, max_bytes=1 << 20, find_sender=find_owner)
 
     def up(board: str, size: int = 1) -> ReceivedMessage:
         return ReceivedMessage(make_board_topic(board, "up"), bytes(size))
@@ -211,5 +211,5 @@ def test_a_client_counts_the_bytes_of_its_packets(monkeypatch):
 
 def test_a_cut_handshake_is_explained_and_other_reasons_are_kept():
     cut = "failed to receive on socket: EOF occurred in violation of protocol (_ssl.c:2427)"
-    assert "is this enrolment revoked" in explain_loss(cut)
+    assert "this enrolment may be revoked" in explain_loss(cut)
     assert explain_loss("Connection refused") == "Connection refused"

@@ -160,7 +160,7 @@ def test_own_data_from_an_npz():
         ("training.lr=fast", "training.lr: must be a number, not 'fast'"),
         ("trainin.lr=1", "trainin: unknown key; did you mean 'training'?"),
         ("rounds", "-c rounds: must be key=value, as in -c training.lr=0.01"),
-        ("participation.count=5", "participation.count: 5 clients are to take part in a round, "),
+        ("participation.count=5", "participation.count: 5 clients are selected per round, "),
         ("model.name=convnet", "model.name: convnet needs "),
         ("data.partition.min_size=900", "no Dirichlet(0.1) partition gave each of 4 clients at"),
     ],
@@ -230,7 +230,7 @@ def test_resume_of_a_run_begun_from_python_says_where_to_go_on():
     played("fedavg", rounds=1, out="mine")
     for _ in range(2):  # the refusal does not keep the lock
         assert refused(3, "resume", "mine") == (
-            "mine was begun from Python with its own data; continue it there with"
+            "mine was started from Python with your own data; continue it there with"
             " hp.run(..., out='mine', resume=True)"
         )
 
@@ -272,7 +272,10 @@ def replace_data(folder: RunFolder) -> None:
         (foreign, "mine/events.jsonl is damaged: a line is not an event"),
         (spoil, "mine/commits is damaged: none of its commits can be read; start the run again"),
         (unsettle, "mine/config.toml: not valid TOML: Invalid value (at line 1, column 10)"),
-        (replace_data, "the data are not those the run began with (data_sha256 differs);"),
+        (
+            replace_data,
+            "the data differ from those the run was started with (data_sha256 differs);",
+        ),
     ],
 )
 def test_a_damaged_run_is_said(copied, damage, said):
@@ -485,7 +488,7 @@ def test_list_runs(copied):
     assert {name: list(r.values()) for name, r in found.items()} == {
         "runs/a": ["runs/a", "fedavg", "finished", *told],
         "runs/b": ["runs/b", None, "damaged", *[None] * 4],
-        "runs/many/c": ["runs/many/c", None, "not begun", *[None] * 4],
+        "runs/many/c": ["runs/many/c", None, "not started", *[None] * 4],
     }
     accuracies = ["G best", "G last 10", "P best", "P last 10"]
     assert list(found["runs/a"]) == ["name", "algorithm", "state", *accuracies]
@@ -703,7 +706,7 @@ def test_signals_leave_a_run_that_goes_on_and_a_second_process_is_refused(calm):
     first = Forked("run", *pairs(*ROUNDS), "--out", out)
     until(first, lambda: recorded(out) >= 2)
     os.kill(first.pid, signal.SIGSTOP)  # it holds the folder, and cannot finish meanwhile
-    busy = "mine is in use by another process; wait for it or end it first"
+    busy = "mine is in use by another process; wait for it, or stop it first"
     assert refused(1, "resume", out) == busy
     os.kill(first.pid, signal.SIGCONT)
     first.send_signal(signal.SIGINT)

@@ -46,6 +46,6 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     done = call("new", str(tmp_path))
     assert done.exit_code == 3
-    assert "exists already; name a new folder" in done.output
+    assert "already exists; name a new folder" in done.output
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
     assert call("new", str(tmp_path / "notes.txt")).exit_code == 3

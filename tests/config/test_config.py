@@ -521,7 +521,7 @@ def test_more_participants_than_clients_is_said():
     with pytest.raises(ConfigError) as caught:
         config.build_plan(config.build_federation())
     assert str(caught.value) == (
-        "participation.count: 9 clients are to take part in a round, but there are only 4"
+        "participation.count: 9 clients are selected per round, but there are only 4"
     )
 
 

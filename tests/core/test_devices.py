@@ -227,7 +227,7 @@ def test_a_board_chooses_where_it_computes_and_nothing_else(pretend):
 
 @pytest.fixture
 def begun_sweep(tmp_path) -> Path:
-    """A sweep whose two runs have not begun."""
+    """A sweep whose two runs have not started."""
     pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.accelerator=cpu"]
     plan = build_sweep(None, pairs, ["training.lr=0.01,0.1"])
     create_sweep(tmp_path / "sweep", plan.combinations, plan.seeds, plan.maker.make)
@@ -272,7 +272,7 @@ def test_runs_side_by_side_say_that_they_continue_elsewhere(begun_sweep, pretend
     assert widths == [4]
     assert labels == [f"{due[0].path.name} on cuda"]
     assert len(said) == 2
-    assert all("began on cpu and continues on cuda" in line for line in said)
+    assert all("was started on cpu and continues on cuda" in line for line in said)
 
 
 def test_the_check_of_a_gpu_needs_one(pretend):

@@ -197,7 +197,7 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
         played(Thawing(), model=frozen_backbone())
     assert str(caught.value) == (
         f"client.fit: train names '{said}', which is frozen (requires_grad=False) when the run"
-        " begins; unfreeze it before the run, or remove it from train"
+        " starts; unfreeze it before the run, or remove it from train"
     )
 
 
@@ -261,12 +261,12 @@ def test_workers_and_a_resumed_run_have_the_values_of_the_user(tmp_path):
         played("ditto", model=net, rounds=2, out=folder, resume=True, on_event=stop)
     other = deepcopy(net)
     other.first.weight.data[0, 0] += 1
-    with pytest.raises(FolderError, match="the net is not the one the run began with"):
+    with pytest.raises(FolderError, match="the net is not the one the run was started with"):
         played("ditto", model=other, rounds=2, out=folder, resume=True)
     assert identical(expected, played("ditto", model=net, rounds=2, out=folder, resume=True))
     loaded = hp.load(folder, federation=digits(), model=net).personal("1").net.state_dict()
     assert torch.equal(loaded["own.base.first.weight"], net.first.weight)
-    with pytest.raises(DataError, match="pass the model with the weights that the run began with"):
+    with pytest.raises(DataError, match="pass the model with the weights the run was started with"):
         hp.load(folder, federation=digits(), model=other).personal("1")
 
 

@@ -348,7 +348,7 @@ def test_other_data_another_form_or_an_odd_name_is_refused(home):
 
     assert against(held, data_sha256="0" * 64).endswith("differ from those it started the run with")
     assert against(held, name="hall") == ""
-    assert "have another format" in against(held, name="hall", type="float32")
+    assert "have a different format" in against(held, name="hall", type="float32")
     assert "do not match data.shape" in against({}, shape=(1, 9, 9))
     assert against({}, name="../attic") == "'../attic' cannot be a client's name"
 
@@ -357,7 +357,7 @@ def test_data_and_configuration_must_agree(home):
     with pytest.raises(ConfigError, match="--data: missing; this run uses the clients"):
         load_federation(configured(), None)
     with pytest.raises(
-        ConfigError, match="--data: the run uses the data set digits; leave --data out"
+        ConfigError, match="--data: the run uses the data set digits; leave out --data"
     ):
         load_federation(read_config(None), find_client_data(home))
 

@@ -202,7 +202,7 @@ class Evil:
         (lambda mark: {"x": pair_texts([[1, 2], [3]]), "y": [0, 1]}, "an array of Python objects"),
         (lambda mark: {"x": pair_texts([["a"], ["b"]]), "y": [0, 1]}, "not whole numbers"),
         (lambda mark: {"x": np.zeros(2, "M8[s]"), "y": [0, 1]}, "not of numbers or text"),
-        (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "differ in number"),
+        (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "have different lengths"),
         (lambda mark: {"x": [[1.0], [2.0]], "y": np.arange(2)}, "a dict with arrays x and y"),
         (lambda mark: [1, 2], "not a dictionary"),
         (lambda mark: {1: 2}, "refused: a key 1"),
@@ -313,7 +313,9 @@ def test_a_folder_of_leafs_repository_is_its_data(tmp_path, monkeypatch):
     assert hp.federate(folder).sha256 == hp.federate(folder / "data").sha256
     monkeypatch.chdir(folder)
     assert read_source(".").name == "synthetic"
-    assert refused(read_source, "meta").startswith("data.name: meta has none of the known formats")
+    assert refused(read_source, "meta").startswith(
+        "data.name: meta is in none of the known formats"
+    )
 
 
 def test_tweets_of_sent140_are_texts(tmp_path):
@@ -421,7 +423,7 @@ def test_har_has_subjects_as_clients_and_windows_if_there_are_any(tmp_path):
             (folder / part / "Inertial Signals" / f"{name}_{part}.txt").write_text("\n".join(lines))
     assert read_source(str(folder)).x.shape == (6, 2, 8)
     (folder / "test" / "y_test.txt").write_text("1\n")
-    assert "windows, labels and subjects differ in number: 2, 1, 2" in refused(
+    assert "windows, labels and subjects have different lengths: 2, 1, 2" in refused(
         read_source, str(folder)
     )
 

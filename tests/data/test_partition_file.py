@@ -91,7 +91,10 @@ FINE = {"train": [0, 1], "test": [2]}
         ({"0": FINE, "1": [1, 2]}, "cannot read .* as a partition; it must hold"),
         ([1, 2], "cannot read .* as a partition; it must hold"),
         ({}, "has no clients"),
-        ({"data_sha256": "00", "clients": {"0": FINE, "1": FINE}}, "written for other data than"),
+        (
+            {"data_sha256": "00", "clients": {"0": FINE, "1": FINE}},
+            "written for different data from",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path, content, words):

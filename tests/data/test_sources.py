@@ -246,7 +246,7 @@ def test_labels_that_do_not_belong_to_the_images_are_refused(tmp_path):
     name = "emnist-digits-test-images-idx3-ubyte.gz"
     other = gzip.compress(packed(images(4, 7)))
     nist_zip(path, files | {name: other})
-    assert "one height and width" in refused(read_source, "emnist-digits", str(path))
+    assert "the same height and width" in refused(read_source, "emnist-digits", str(path))
     files, _, _ = emnist_files("letters")  # labels from 0, where the official ones start at 1
     nist_zip(path, files)
     assert "labels must be 0 … 25" in refused(read_source, "emnist-letters", str(path))
@@ -319,7 +319,7 @@ X, Y = np.zeros((6, 8, 8), np.uint8), np.arange(6)
         ({"x": X, "y": Y - 1}, "label -1 (example 0) is negative"),
         ({"x": X, "y": Y[:5]}, "6 examples but 5 labels"),
         ({"x": X[:0], "y": Y[:0]}, "there are no examples"),
-        ({"x": np.zeros(6), "y": Y}, "at least one dimension besides their number"),
+        ({"x": np.zeros(6), "y": Y}, "at least one dimension besides the first (examples)"),
         ({"x": np.zeros((6, 2), complex), "y": Y}, "examples of type complex128 cannot be used"),
         ({"x": np.zeros((6, 2), bool), "y": Y}, "examples of type bool cannot be used"),
         ({"x": np.full((6, 2), np.nan), "y": Y}, "NaN or infinity"),

@@ -198,7 +198,7 @@ def test_images_of_two_sizes_are_named(tmp_path):
     saved(one, picture(1, 5))
     saved(other, picture(2, 6))
     assert refused(read_source, str(tmp_path)) == (
-        f"images must all have one size: {one} is 5×5, {other} is 6×6"
+        f"all images must be the same size: {one} is 5×5, {other} is 6×6"
     )
 
 

@@ -58,7 +58,7 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
         (["age,clinic,ill", "1,a,0"], "no column 'label'.* It has: age, clinic, ill"),
         (
             ["age,label", "1,0", "two,1", "3,1"],
-            "row 2, column 'age': 'two' is not a number, as most",
+            "row 2, column 'age': 'two' is not a number, unlike most",
         ),
         (["age,bmi,label", "1,,0", "2,NA,1"], "column 'bmi': all values are missing; leave out"),
         (

@@ -54,7 +54,7 @@ def test_a_data_set_of_each_client_keeps_its_split():
         match="client 1 has no test split, but others have; give one to all clients or to none",
     ):
         hp.federate([whole["0"], {"train": parts[1]}])
-    with pytest.raises(DataError, match="client 1 has other columns than client 0"):
+    with pytest.raises(DataError, match="client 1 has different columns from client 0"):
         hp.federate([parts[0], make_rows(3)])
 
 

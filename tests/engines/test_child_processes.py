@@ -107,7 +107,7 @@ def test_a_child_that_cannot_be_started_is_one_clear_line(monkeypatch):
         raise ConnectionRefusedError
 
     monkeypatch.setattr(forkserver, "connect_to_new_process", connect)
-    with pytest.raises(EngineError, match="the fork server ended each time"):
+    with pytest.raises(EngineError, match="the fork server exited every time"):
         ChildProcess(send_number)
     assert len(attempts) == START_ATTEMPTS
 

@@ -467,7 +467,7 @@ def test_a_wrong_token_is_refused_in_one_line(nodes, tmp_path):
     process.start()
     process.join()
     assert said.read_text() == (
-        f"EngineError: cannot use {nodes.address}: it is not there, or RAY_AUTH_TOKEN is not its"
+        f"EngineError: cannot use {nodes.address}: it does not exist, or RAY_AUTH_TOKEN is not its"
         " token"
     )
     assert noise.read_text() == ""

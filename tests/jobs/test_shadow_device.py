@@ -173,7 +173,9 @@ def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
     how = {"rounds": 2, "out": tmp_path / "run", "resume": True}
     with pytest.raises(StopError):
         played("fedavg", accelerator="shadow", on_event=stop_after_first_round, **how)
-    with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
+    with pytest.warns(
+        UserWarning, match="was started on shadow and continues on cpu: .* last bits"
+    ):
         played("fedavg", accelerator="cpu", **how)
 
 

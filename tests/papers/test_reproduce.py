@@ -541,7 +541,7 @@ def test_a_table_trains_its_checkpoint_first_and_all_runs_begin_with_it(tmp_path
         again = run_table(chosen, tmp_path, engine, 1, lambda folders: progress(), notes.append)
     assert done.to_dict() == again.to_dict()
     file = tmp_path / "pretrained.safetensors"
-    assert notes[0] == f"training {file} first, which all runs begin with"
+    assert notes[0] == f"training {file} first, which all runs start from"
     assert done.to_dict()["pretrained_sha256"] == sha256(file.read_bytes()).hexdigest()
     given = read_checkpoint(str(file))
     for row in ("linear-probe", "local"):

@@ -492,7 +492,7 @@ def test_a_run_does_not_go_on_with_another_trace(tmp_path):
     how = {"faults": Faults(availability=Trace(str(file))), "out": out, "resume": True}
     played("fedavg", **how)
     file.write_text('{"0": [[0, 8]]}')
-    with pytest.raises(FolderError, match=r"trace.json has changed since the run began"):
+    with pytest.raises(FolderError, match=r"trace.json has changed since the run was started"):
         played("fedavg", **how)
 
 

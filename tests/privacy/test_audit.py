@@ -86,7 +86,7 @@ def audited(out: Path, *words: str, also: tuple[str, ...] = ()) -> dict:
 
 
 def plan_of(name: str, **changes) -> Plan:
-    """A run that has not begun."""
+    """A run that has not started."""
     result = hp.run(get_algorithm_class(name)(**changes), digits(), model="digitsnet", rounds=0,
                     training=FEW, participation=1.0)  # fmt: skip
     return result.plan

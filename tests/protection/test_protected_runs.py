@@ -152,7 +152,7 @@ def test_a_replaced_secret_is_a_clear_error(begun):
     with pytest.raises(FolderError) as caught:
         played("fedavg", **begun)
     assert str(caught.value) == (
-        f"{secret} is not what the run began with: it was replaced; restore it, or start the run again"
+        f"{secret} is not what the run was started with: it was replaced; restore it, or start the run again"
     )
     secret.write_bytes(kept)
     played("fedavg", **begun)

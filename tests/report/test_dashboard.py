@@ -75,7 +75,7 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
         ["mine", "?of=mine", False, "FedPer", "0 of 2 runs finished", "stopped", None, None],
         ["mine/fedper-1", "?of=mine/fedper-1", True, "FedPer", "round 2 of 60", "stopped"]
         + [so_far[k]["last10"]["mean"] for k in "GP"],
-        ["mine/fedper-2", "?of=mine/fedper-2", True, "–", "not begun", "not begun", None, None],
+        ["mine/fedper-2", "?of=mine/fedper-2", True, "–", "not started", "not started", None, None],
         ["alone", "?of=alone", False, "FedAvg", "finished", "finished", *last10],
         ["torn", "?of=torn", False, "–", "damaged", "damaged", None, None],
     ]
@@ -148,7 +148,7 @@ def test_chosen_runs_are_compared_on_one_page(tmp_path: Path) -> None:
     assert loader.load_view("one", "../one") is None
     shutil.rmtree(tmp_path / "one")
     left = loader.load_view("one", "mine/fedper-1")
-    assert ([r.label for r in left.runs], left.note) == (["FedPer"], "one has not begun yet.")
+    assert ([r.label for r in left.runs], left.note) == (["FedPer"], "one has not started yet.")
 
 
 def test_a_name_leads_only_to_what_was_found(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_an_empty_folder_and_none_say_so_and_fill_themselves(tmp_path: Path) -> 
     assert "There is no run in" in loader.load_view().render_html()
     stored(tmp_path / "runs" / "one", [])
     view = loader.load_view()
-    assert (view.note, [row["state"] for row in view.rows]) == ("", ["not begun"])
-    assert loader.load_view("one").note == "one has not begun yet."
+    assert (view.note, [row["state"] for row in view.rows]) == ("", ["not started"])
+    assert loader.load_view("one").note == "one has not started yet."
 
 
 def test_a_list_that_becomes_a_comparison_is_shown_as_one(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_signal_ends_it_quietly(tmp_path: Path, number: signal.Signals) -> Non
         connection.request("GET", "/events")
         stream = connection.getresponse()  # an open stream does not keep it
         process.send_signal(number)
-        assert process.communicate(timeout=60) == ("", "press Ctrl-C to end\n")
+        assert process.communicate(timeout=60) == ("", "press Ctrl-C to stop\n")
         stream.close()
         connection.close()
     assert process.returncode == 0

@@ -140,7 +140,7 @@ def test_a_run_that_breaks_while_shown_is_said_in_words_and_comes_back(
     until(tab, "one cannot be shown", "#note")
     until(tab, "FedAvg, round 2 of 60", "#legend")
     os.truncate(run / "events.jsonl", 0)
-    until(tab, "one has not begun yet", "#note")
+    until(tab, "one has not started yet", "#note")
     (run / "events.jsonl").write_text(whole.replace('"fedavg"', '"fedper"'))
     until(tab, "FedPer, round 2 of 60", "#legend")
     assert tab.locator("#note").inner_text() == ""
@@ -221,7 +221,7 @@ def test_a_waiting_run_turns_into_its_page_by_itself(
     run = stored(tmp_path / "one", [])
     _, url = processes.dashboard(run)
     tab.goto(url)
-    until(tab, "has not begun yet", "#note")
+    until(tab, "has not started yet", "#note")
     (run / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in played(FIRST)))
     until(tab, "60.00", "#table")
     assert tab.complaints == []

@@ -74,9 +74,9 @@ def test_nothing_to_show_is_said_clearly(tmp_path: Path) -> None:
     stored(tmp_path / "waiting", [])
     with pytest.raises(FolderError, match="does not exist"):
         runs.load_runs([tmp_path / "nowhere"])
-    with pytest.raises(FolderError, match="holds no run that has begun"):
+    with pytest.raises(FolderError, match="holds no run that has started"):
         runs.load_runs([tmp_path])
-    with pytest.raises(FolderError, match="has not begun"):
+    with pytest.raises(FolderError, match="has not started"):
         runs.load_runs([tmp_path / "waiting"])
     with pytest.raises(FolderError, match="not a run folder"):
         runs.load_run(tmp_path)

@@ -41,7 +41,7 @@ def kept(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def several(kept, tmp_path) -> Path:
-    """A folder of runs: finished, after two rounds, and not begun."""
+    """A folder of runs: finished, after two rounds, and not started."""
     for name in ("done", "deep/half", "new"):
         shutil.copytree(kept, tmp_path / name)
     half = tmp_path / "deep/half"
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_does_not_hide_the_others(several):
     assert {name: s.state for name, s in by_name(several).items()} == {
         "done": "finished",
         "deep/half": "round 2 of 3",
-        "new": "not begun",
+        "new": "not started",
         "listed": "damaged",
         "torn": "damaged",
         "odd": "damaged",
@@ -132,7 +132,7 @@ def test_a_list_of_runs_needs_no_torch(several, tmp_path_factory):
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     states = {r["name"]: r["state"] for r in json.loads(done.stdout)}
-    expected = {"done": "finished", "deep/half": "round 2 of 3", "new": "not begun"}
+    expected = {"done": "finished", "deep/half": "round 2 of 3", "new": "not started"}
     assert states == {f"runs/{name}": state for name, state in expected.items()}
 
 

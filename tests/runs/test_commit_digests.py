@@ -151,7 +151,7 @@ def test_settings_of_a_begun_run_cannot_be_edited(tmp_path, before, after):
     assert before in text
     out.config_file.write_text(text.replace(before, after))
     assert refused(3, "resume", out.path) == (
-        f"{out.config_file} is not what the run began with: it was edited;"
+        f"{out.config_file} is not what the run was started with: it was edited;"
         " restore it, or start the run again"
     )
     out.config_file.write_text(f"# mine\n{text}".replace('name = "serial"', 'name = "pool"'))

@@ -187,7 +187,7 @@ def test_the_command_fails_if_bits_differ(capsys):
 
 def test_the_command_accepts_only_ends_that_are_told(tmp_path):
     check = runpy.run_path(str(SOAK))["check_end"]
-    exists = "error: board/entry exists already; remove it to add the entry again"
+    exists = "error: board/entry already exists; remove it to add the entry again"
     for code, said in ((0, ""), (-signal.SIGKILL, ""), (3, exists)):
         check(code, said, "leaderboard", tmp_path)
     for code, said in ((3, ""), (1, f"Traceback …\n{exists}"), (-signal.SIGSEGV, exists)):

@@ -60,17 +60,17 @@ def test_numbers_are_used_as_they_were_in_training():
     model = trained(numbers).personal("0")
     assert torch.equal(model(numbers[:4]), model(numbers[:4].transpose(0, 3, 1, 2)))
     assert torch.equal(model(numbers[:4].astype(np.float64)), model(numbers[:4]))
-    with pytest.raises(DataError, match="trained on numbers, and these are bytes"):
+    with pytest.raises(DataError, match="trained on numbers, but these are bytes"):
         model(COLOURED[:4])
 
 
 WRONG = {
-    "one example": (COLOURED[0], r"not 8×8×3; for a single example give a batch of one: x\[None\]"),
+    "one example": (COLOURED[0], r"not 8×8×3; for a single example pass a batch of one: x\[None\]"),
     "one channel": (COLOURED[..., :1], "takes examples of N×3×8×8 or N×8×8×3, not 60×8×8×1"),
     "no channel": (COLOURED[..., 0], "not 60×8×8$"),
     "another size": (COLOURED[:, :7], "not 60×7×8×3$"),
-    "bytes as numbers": (COLOURED.astype(np.float32), "numbers up to 255 were not scaled"),
-    "no bytes": (COLOURED.astype(np.int64) * 2, "0 to 510 are none"),
+    "bytes as numbers": (COLOURED.astype(np.float32), "numbers up to 255 are not scaled"),
+    "no bytes": (COLOURED.astype(np.int64) * 2, "range from 0 to 510"),
 }
 
 

@@ -178,7 +178,10 @@ def test_unsuitable_optimisers_and_schedules_are_refused(clients):
         with pytest.raises(ConfigError, match=words):
             hp.Training(**how)
     for how, words in (
-        ({"optimizer": torch.optim.LBFGS}, "training.optimizer: LBFGS cannot do a step by itself"),
+        (
+            {"optimizer": torch.optim.LBFGS},
+            "training.optimizer: LBFGS cannot step without a closure",
+        ),
         ({"optimizer": lambda groups: 3}, "must return a torch.optim.Optimizer, not int"),
         ({"optimizer": halve}, "training.optimizer: halve fails for a list of groups"),
         ({"schedule": lambda t, rounds: -1.0}, "the factor of round 0 must be at least 0, not -1"),

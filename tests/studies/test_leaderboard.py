@@ -169,7 +169,7 @@ def test_what_is_no_board_is_one_line(board, tmp_path):
     assert "did you mean" in refused(
         3, "leaderboard", "check", board, "digits-dirichlet-0.1-3-fedav"
     )
-    assert "exists already" in call("leaderboard", "add", board, board.parent / "runs").stderr
+    assert "already exists" in call("leaderboard", "add", board, board.parent / "runs").stderr
     broken = tmp_path / "b" / "one"
     broken.mkdir(parents=True)
     (broken / "entry.json").write_text('{"seeds": {"0": {}}}')

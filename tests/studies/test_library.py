@@ -182,9 +182,9 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
         ((X, Y, X), "give (x, y) or (x_train, y_train, x_test, y_test)"),
         ([], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
         ([(X, Y), (X,)], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
-        ((X, Y[:3]), "examples (4, 5) and labels (3,) differ in number"),
+        ((X, Y[:3]), "examples (4, 5) and labels (3,) have different lengths"),
         # together there are as many labels as examples, but whose?
-        ([(X, Y[:3]), (X[:3], Y)], "examples (4, 5) and labels (3,) differ in number"),
+        ([(X, Y[:3]), (X[:3], Y)], "examples (4, 5) and labels (3,) have different lengths"),
         (
             (X, Y, X[:, :2], Y),
             "training examples (4, 5) and test examples (4, 2) must have the same shape",
@@ -393,7 +393,7 @@ def test_a_huge_learning_rate_is_said():
         ({"model": "digitnet"}, "model.name: no 'digitnet' here; did you mean 'digitsnet'?"),
         ({"participation": True}, "participation: must be a share, a number or a rule"),
         ({"participation": 1.5}, "participation.rate: must be above 0 and at most 1, not 1.5"),
-        ({"participation": 7}, "participation.count: 7 clients are to take part in a round"),
+        ({"participation": 7}, "participation.count: 7 clients are selected per round"),
     ],
 )
 def test_wrong_settings_are_said_before_anything_is_written(how, said, tmp_path):
@@ -482,7 +482,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(StopError):
         played("fedavg", out=out, on_event=stop_at_round_1)
-    with pytest.raises(FolderError, match=r"^the data are not those the run began with"):
+    with pytest.raises(FolderError, match=r"^the data differ from those the run was started with"):
         played("fedavg", digits(alpha=5.0), out=out, resume=True)
 
 

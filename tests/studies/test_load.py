@@ -95,14 +95,14 @@ def test_a_run_of_the_command_line_gives_numbers_without_data_and_then_models(
     assert isinstance(result.generic(), nn.Module)
 
 
-def test_a_run_begun_from_python_needs_its_federation_for_models_only(tmp_path):
+def test_a_run_started_from_python_needs_its_federation_for_models_only(tmp_path):
     first = played("fedrep_full", out=tmp_path / "run", head_depth=1, model="digitsnet")
     result = hp.load(tmp_path / "run")
     assert result.summary == first.summary
     with pytest.raises(DataError) as caught:
         result.personal("1")
     assert str(caught.value) == (
-        f"{tmp_path / 'run'} was begun with data of your own ('arrays'); for its models pass it:"
+        f"{tmp_path / 'run'} was started from Python with data of your own ('arrays'); for its models pass it:"
         f" hp.load('{tmp_path / 'run'}', ..., federation=...)"
     )
     again = hp.load(str(tmp_path / "run"), federation=digits())
@@ -129,8 +129,8 @@ def test_a_model_and_an_algorithm_of_ones_own_are_passed_again(tmp_path):
     again = hp.load(out, **given)
     assert torch.equal(get_logits(again, digits(), "2"), get_logits(first, digits(), "2"))
     for missing, said in {
-        "model": "was begun with a model of your own ('Own'); for its models pass it: hp.load(",
-        "algorithm": "was begun with an algorithm of your own ('Mine'); for its models pass it:",
+        "model": "was started from Python with a model of your own ('Own'); for its models pass it: hp.load(",
+        "algorithm": "was started from Python with an algorithm of your own ('Mine'); for its models pass it:",
     }.items():
         with pytest.raises(DataError) as caught:
             hp.load(out, **{k: v for k, v in given.items() if k != missing}).generic()
@@ -191,7 +191,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(FolderError, match=r"holds 1 runs; load one of them, as in hp\.load\('"):
         hp.load(tmp_path / "parent")
     (tmp_path / "parent" / "a" / "events.jsonl").write_text("")
-    with pytest.raises(FolderError, match="has not begun: it holds no events yet"):
+    with pytest.raises(FolderError, match="has not started: it has no events yet"):
         hp.load(tmp_path / "parent" / "a")
 
 

@@ -53,12 +53,15 @@ X = np.linspace(-1, 1, 60, dtype=np.float32).reshape(12, 5)
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([1, 2, 3], "the labels are 1, 2, 3, not 0 … 2; number them so (y - 1), or give classes=4"),
+        ([1, 2, 3], "the labels are 1, 2, 3, not 0 … 2; renumber them (y - 1), or give classes=4"),
         (
             [0, 2],
-            "the labels are 0, 2, not 0 … 1; number them so (np.unique(y, return_inverse=True",
+            "the labels are 0, 2, not 0 … 1; renumber them (np.unique(y, return_inverse=True",
         ),
-        (range(10, 130, 10), "the labels are 10, 20, 30, 40, 50, …, 120, not 0 … 11; number them"),
+        (
+            range(10, 130, 10),
+            "the labels are 10, 20, 30, 40, 50, …, 120, not 0 … 11; renumber them",
+        ),
         ([-1, 0], "label -1 (example 0) is negative"),
     ],
 )
@@ -120,7 +123,7 @@ def test_a_shape_that_was_configured_is_not_rearranged():
 
 
 def test_one_client_per_round_is_warned_of_where_all_may_be_meant():
-    with pytest.warns(UserWarning, match=r"^participation=1 means one client in every round; give"):
+    with pytest.warns(UserWarning, match=r"^participation=1 means one client in every round; pass"):
         result = played("fedavg", participation=1, rounds=1)
     assert [len(e["clients"]) for e in result.events if e["event"] == "round"] == [1]
     played("fedavg", participation=hp.Uniform(count=1), rounds=1)

@@ -286,7 +286,7 @@ def test_where_nothing_can_be_chosen_the_reason_is_said():
         "lr",
         *(f"{measure} {part}" for measure in "PG" for part in ("valid", "test")),
     ]
-    assert "nothing is chosen: there is no G to choose by; leave out --by" in shown.notes
+    assert "nothing is chosen: no run has G; leave out --by" in shown.notes
     none = build_sweep_table(table(row(1, None, 0, "diverged")))
     assert "nothing is chosen: no run has finished" in none.notes
 

@@ -1,6 +1,6 @@
 """APPLE: Luo and Wu, Adapt to adaptation: learning personalization for cross-silo FL, IJCAI 2022.
 
-All core models begin as the common initial model; p never leaves the client. There is no common
+All core models start as the common initial model; p never leaves the client. There is no common
 model, so no G. The gradient of a core model contains the factor p_kk, about 1/N. It is multiplied
 by N, as PFLlib multiplies the learning rate, so that usual values of ``training.lr`` work; the
 authors' code does not do so (``scale_lr = false``). The penalty is λ(t) μ/2 |p - p0|²; the authors'

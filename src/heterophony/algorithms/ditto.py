@@ -11,7 +11,7 @@ from ..core.tensors import Tensors, weights
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """Train FedAvg and, alongside it, a personal model per client that is held near the generic one."""
+    """Train FedAvg and, alongside it, a personal model per client that is kept close to the generic one."""
 
     paper = "Li et al., ICML 2021"
     personal = ("own.*",)

@@ -1,6 +1,6 @@
 """FedAS: Yang et al., Bridging inconsistency in personalized federated learning, CVPR 2024.
 
-The authors' code aligns the server's model itself, one client after the other, and aligns clients
+The authors' code aligns the server's model itself, client by client, and aligns clients
 that take part for the first time with their untrained net. Here every client aligns its own copy,
 and only once it has a trained base of its own. P is measured after the alignment, as every client
 aligns the base that it receives.

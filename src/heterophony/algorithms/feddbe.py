@@ -2,7 +2,7 @@
 
 In the paper's initialisation, clients train without DBE and their mean features are averaged. Here
 this is the first round, and its model is kept. The means are over all examples: the authors' moving
-average begins at zero and stays too small. The authors' code halves the distance: its weight κ
+average starts at zero and stays too small. The authors' code halves the distance: its weight κ
 corresponds to ``kappa`` = κ/2 here. G is measured without the shift.
 """
 
@@ -20,7 +20,7 @@ from .parts.layers import list_linear_layers
 
 @dataclass(frozen=True)
 class FedDBE(Algorithm):
-    """Add a personal shift to the features, and hold their mean near the mean of all clients."""
+    """Add a personal shift to the features, and keep their mean close to the mean of all clients."""
 
     paper = "Zhang et al., NeurIPS 2023"
     personal = ("shift",)

@@ -19,7 +19,7 @@ class FedDPA(LoRAAlgorithm):
     uses_features = True
     most: float = setting(0.5, "largest share of the personal adapter; 0: none", low=0, high=1)
     train_mix: float = setting(
-        0.5, "share of the personal adapter while it is trained", above=0, high=1
+        0.5, "weight of the personal adapter during its training", above=0, high=1
     )
     anchors: int = setting(
         5, "number of training examples that each example is compared with", low=1

@@ -1,7 +1,7 @@
 """FedFomo: Zhang et al., Personalized FL with first order model optimization, ICLR 2021.
 
-As in the authors' code, losses and distances are compared with the model that the client began its
-last round with, and the client's own trained model is a candidate in addition to the M downloaded ones.
+As in the authors' code, losses and distances are compared with the model from which the client started its
+last round, and the client's own trained model is a candidate in addition to the M downloaded ones.
 They are judged on training examples that the client sets aside and does not train on: no validation
 or test example of the run is used. The server stores a model per client and an N × N matrix. There
 is no common model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers
@@ -25,7 +25,7 @@ from .parts.mixing import choose_downloads
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
-    """Begin each round with a mixture of those models, its own and others', that improve on the last one."""
+    """Start each round from a mixture of those models, its own and others', that improve on the last one."""
 
     paper = "Zhang et al., ICLR 2021"
     common = False

@@ -23,7 +23,7 @@ from .parts.low_rank import compress_moves, restore_moves
 
 @dataclass(frozen=True)
 class FedKD(Algorithm):
-    """Train an own net and a small shared one that teach each other; compress what is sent of it."""
+    """Train each client's own net and a small shared one that teach each other; compress the updates of the shared one."""
 
     paper = "Wu et al., Nature Communications 2022"
     needs_classes = uses_features = True

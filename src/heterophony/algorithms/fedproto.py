@@ -11,7 +11,7 @@ from .parts.prototypes import PrototypeAlgorithm
 
 @dataclass(frozen=True)
 class FedProto(PrototypeAlgorithm):
-    """Exchange class means of features instead of models; hold features near the common means."""
+    """Exchange class means of features instead of models; keep features close to the common means."""
 
     paper = "Tan et al., AAAI 2022"
     weight: Literal["equal", "counts"] = setting("equal", "weight of a client in a prototype")

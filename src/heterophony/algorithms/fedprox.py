@@ -8,7 +8,7 @@ from ..core.tensors import Tensors, weights
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """Add a proximal term that holds local training near the received model."""
+    """Add a proximal term that keeps local training close to the received model."""
 
     paper = "Li et al., MLSys 2020"
     mu: float = setting(0.001, "strength of the proximal term", low=0)

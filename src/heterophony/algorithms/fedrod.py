@@ -33,7 +33,7 @@ class FedRoD(Algorithm):
         layers = [m for m in net.head.modules() if isinstance(m, nn.Linear)]
         if not layers:
             raise ConfigError(
-                "head = hyper: the head of this model has no linear layer; end it in nn.Linear, or use head = linear"
+                "head = hyper: the head of this model has no linear layer; make nn.Linear its last layer, or use head = linear"
             )
         width, classes = layers[0].in_features, layers[-1].out_features
         makes = nn.Linear(self.hidden, (width + 1) * classes)

@@ -20,7 +20,7 @@ from .parts import prototypes
 
 @dataclass(frozen=True)
 class FedTGP(prototypes.PrototypeAlgorithm):
-    """Train prototypes on the server to be far apart; hold features near them."""
+    """Train prototypes on the server to be far apart; keep features close to them."""
 
     paper = "Zhang et al., AAAI 2024"
     margin: float = setting(100.0, "largest margin between classes, τ", low=0)

@@ -25,7 +25,7 @@ class FixHead(FedRoD):
         net, fixed = super().build(net), self.directions == "fixed"
         replace_last_linear(net, fixed, self.length)
         if fixed and self.head == "linear":
-            # A copy of learned weights does not fit to fixed directions: the correction begins at 0.
+            # A copy of learned weights does not fit fixed directions: the correction starts at 0.
             # Only its last layer is set to 0, because in a deeper head of zeros no weight has a gradient.
             *_, last = (m for m in net.own.modules() if isinstance(m, nn.Linear))
             for parameter in last.parameters():

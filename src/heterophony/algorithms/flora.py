@@ -1,8 +1,8 @@
 """FLoRA: Wang et al., Federated fine-tuning LLMs with heterogeneous low-rank adaptations, NeurIPS 2024.
 
-There the server sends the stacked adapters, and each client merges them into its copy of the net. Here
-the server adds them up and sends the sum, which a client that missed rounds needs; what is frozen stays
-as it is. Adapters are padded with zeros to the largest rank, so that all replies have the same form.
+In the paper, the server sends the stacked adapters, and each client merges them into its copy of the net.
+In this implementation, it adds them up and sends the sum, which a client that missed rounds needs; frozen
+parameters do not change. Adapters are padded with zeros to the largest rank, so that all replies have the same form.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""GaussHead: a personal head of Gaussians on the received base, beside the shared head of another method."""
+"""GaussHead: a personal head of Gaussians on the received base, next to the shared head of another method."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from .parts.mixing import AttentiveMessagePassing
 
 @dataclass(frozen=True)
 class HeurFedAMP(AttentiveMessagePassing):
-    """Send mixtures as FedAMP does, with a fixed share of the own model and a softmax over cosines for the others."""
+    """Send mixtures as FedAMP does, with a fixed share of the client's own model and a softmax over cosines for the others."""
 
     sigma: float = setting(25.0, "sharpness of the attention", low=0)
     own_share: float | None = setting(

@@ -24,7 +24,7 @@ FREQUENCIES = "pefll/frequencies"
 
 @dataclass(frozen=True)
 class PeFLL(HypernetworkOnServer):
-    """Let a hypernetwork make each client's model from an embedding of its data; new clients need no training."""
+    """Generate each client's model with a hypernetwork, from an embedding of its data; new clients need no training."""
 
     paper = "Scott et al., ICLR 2024"
     needs_classes = True

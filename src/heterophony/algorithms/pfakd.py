@@ -19,7 +19,7 @@ from .parts.distillation import (
 
 @dataclass(frozen=True)
 class PFAKD(Algorithm):
-    """Train FedPer with feature distillation: features are held near those of the received base."""
+    """Train FedPer with feature distillation: features are kept close to those of the received base."""
 
     paper = "PFAKD"
     personal = ("head.*",)

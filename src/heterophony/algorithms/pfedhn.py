@@ -19,7 +19,7 @@ from .parts.hypernetworks import HypernetworkOnServer, make_model
 
 @dataclass(frozen=True)
 class PFedHN(HypernetworkOnServer):
-    """Let a hypernetwork on the server make each client's model from a learned embedding of the client."""
+    """Generate each client's model with a hypernetwork on the server, from a learned embedding of the client."""
 
     paper = "Shamsian et al., ICML 2021"
 

@@ -1,4 +1,4 @@
-"""The board process: takes part in a run, does one job at a time, keeps its clients' memories."""
+"""The board process: takes part in a run, runs one job at a time, keeps its clients' memories."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def take_part(
     say: Say,
     options: BoardOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Take part in a run until it ends, even if the run is deleted and started again meanwhile."""
+    """Take part in a run until it finishes, even if the run is deleted and started again meanwhile."""
     while True:
         board = BoardRun(enrolment, run, folder, clients, say, options)
         board.run()
@@ -122,7 +122,7 @@ def take_part(
 
 
 class BoardRun:
-    """One board in one run, from its start to the end of the run."""
+    """One board in one run, from the start of the board to the end of the run."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class BoardRun:
         self.last_rejection = ""
 
     def run(self) -> None:
-        """Take part until the run has ended or another run uses its name."""
+        """Take part until the run has finished or another run uses its name."""
         worker = threading.Thread(target=self.run_jobs, name="work", daemon=True)
         worker.start()
         with closing(self.board_folder), self.transport:
@@ -328,9 +328,9 @@ def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federati
     """Load the configured data set with all clients, or the board's own data for its clients."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
-            f"--data: the run uses the data set {config.data.name}; leave --data out and give --clients"
+            f"--data: the run uses the data set {config.data.name}; leave out --data and use --clients"
             if data is not None
-            else "--data: missing; this run uses the clients' own data, so give their folder"
+            else "--data: missing; this run uses the clients' own data, so name their folder"
         )
     return config.build_federation() if data is None else config.load_client_folders(data)
 
@@ -365,4 +365,6 @@ def wait_for_run(enrolment: Enrolment, say: Say) -> str:
                     say(f"found run {address.run}")
                     return address.run
                 if state is not None:
-                    say(f"run {address.run} has no server now; waiting for it, or for another run")
+                    say(
+                        f"run {address.run} has no server at present; waiting for it, or for another run"
+                    )

@@ -63,7 +63,7 @@ class RemoteFederation(Federation):
         return stored.float() if stored.dtype == torch.uint8 else stored
 
     def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
-        """Write nothing: the server does not know who holds which example."""
+        """Write nothing: the server does not know which client holds which example."""
 
 
 def make_remote_federation(
@@ -348,7 +348,7 @@ class MemoryGuard:
             raise ConfigError(
                 f"too little memory for client {client}: {needed}{measured}, {max(free, 0) / 1e6:.0f} MB are"
                 f" left; this board has room for {self.count_possible_clients()} of its"
-                f" {self.clients} clients: give it fewer, or end other programs"
+                f" {self.clients} clients: give it fewer, or stop other programs"
             )
 
     def end_job(self, peak: int) -> None:

@@ -73,7 +73,7 @@ def compare_metrics(before: Metrics, after: Metrics) -> dict[str, float]:
 
 
 FLOOD_REASON = "it sent more messages than a board is allowed to"
-MAX_BATCH = 256  # messages that are answered before the round is looked at again
+MAX_BATCH = 256  # messages to answer before the round is checked again
 POLL_SECONDS = 0.05  # the longest wait before the clock is checked again
 BROKER_CHECK_SECONDS = 1.0
 JobKey = tuple[str, str, int]
@@ -84,7 +84,7 @@ class ServerLink:
 
     ``broker`` is the run's broker, if its folder is on this machine: it is started again after a
     crash, and a board that floods it is revoked there. ``on_poll`` is called several times a
-    second; an error that it raises ends the run.
+    second; an error that it raises stops the run.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ServerLink:
         self.session.record_sent(queued)
 
     def announce_end(self) -> None:
-        """Wait for a connection, then tell the boards that the run has ended."""
+        """Wait for a connection, then tell the boards that the run has finished."""
         self.on_poll = lambda: None  # the final status is written already
         while not self.transport.connected:
             self.process_messages()
@@ -151,7 +151,7 @@ class ServerLink:
                 return
             except HeterophonyError as error:
                 self.say(f"board {board} cannot be revoked at the broker: {error}")
-        # a message without a subscriber ends at the broker, and MQTT cannot leave out a single name
+        # the broker drops a message without a subscriber, and MQTT cannot leave out a single name
         others = self.session.stats.counters.keys() - self.session.registry.shut_out.keys()
         self.transport.replace_subscriptions(topics.list_server_subscriptions(sorted(others)))
 
@@ -250,7 +250,7 @@ class BoardEngine(Engine):
         self.report.end(time.monotonic())
 
     def is_round_over(self, jobs: Sequence[Job], seconds: float, trained: int) -> bool:
-        """Return True if the round should end now, without the clients that have not replied.
+        """Return True if the round should close now, without the clients that have not replied.
 
         The last evaluation waits for all clients, because it collects the digests of all memories.
         """

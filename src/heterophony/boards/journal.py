@@ -48,7 +48,7 @@ class Fact:
 
 
 class Journal:
-    """Appends facts to the file; a disk error is reported once and does not end the run."""
+    """Appends facts to the file; a disk error is reported once and does not stop the run."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.path, self.say = folder / JOURNAL_FILE, say
@@ -128,7 +128,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        """Write the counts of facts that were left out, and how the server ended."""
+        """Write the counts of facts that were left out, and how the server stopped."""
         for board, count in sorted(self.unwritten.items()):
             self.write_line("counted", board, {"more": count})
         why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}
@@ -260,7 +260,7 @@ MAX_WRITE_SECONDS = 10.0  # between two writes, even if nothing has changed
 
 
 class StatusWriter:
-    """Writes the status from the start of the server until it ends for any reason."""
+    """Writes the status from the start of the server until it exits for any reason."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class StatusWriter:
             write_atomically(
                 self.path, (json.dumps(content, indent=1) + "\n").encode(), durable=False
             )
-        except StorageError as error:  # not a reason to end the run
+        except StorageError as error:  # not a reason to stop the run
             if self.can_write:
                 self.say(f"cannot write the status of the boards: {error}")
             self.can_write = False
@@ -308,7 +308,7 @@ class StatusWriter:
 
     def __exit__(self, *_: object) -> None:
         if self.last_check is None:
-            return  # the run had ended before; the status written then is still right
+            return  # the run had finished before; the status written then is still correct
         status = build_status(self.session, self.clock_offset)
         if status["state"] != "ended":
             status["state"] = "stopped"

@@ -53,7 +53,9 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
         if abs(value) > MAX_VALUE:
             raise CodecError(f"metric {name!r} is {value:g}, over {MAX_VALUE:g}")
         if name in limits and not is_possible_score(plan, value, limits[name]):
-            raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
+            raise CodecError(
+                f"metric {name!r} is {value:g}, but there are only {limits[name]} examples"
+            )
         if value <= 0 and get_metric_info(name.partition("/")[2]).pooling == "log":
             raise CodecError(f"metric {name!r} is {value:g}, but must be above 0")
         if (measure := name.removeprefix(LOSS_PREFIX)) != name and measure in limits:

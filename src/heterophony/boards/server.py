@@ -118,7 +118,9 @@ def find_data_objection(
     if not has_configured_format(config, client):
         return f"examples of client '{client.name}' do not match data.shape and data.classes"
     if get_example_format(client) != get_example_format(next(iter(summaries.values()), first)):
-        return f"examples of client '{client.name}' have another format than those of others"
+        return (
+            f"examples of client '{client.name}' have a different format from those of the others"
+        )
     return ""
 
 
@@ -144,7 +146,7 @@ def describe_dominance(config: Config, summaries: Summaries) -> str:
         return ""
     return (
         f"client {largest.name} says that it has {largest.train} of all {total} training examples,"
-        " and weighs that much in averages; if that cannot be, set aggregation.weights = uniform"
+        " and weighs that much in averages; if that cannot be true, set aggregation.weights = uniform"
     )
 
 
@@ -252,7 +254,7 @@ class Admission:
 class ServerHooks:
     """Functions that a server calls: ``say`` with lines for people, ``on_event`` with run events.
 
-    ``watch`` is called several times a second; an error that it raises ends the run.
+    ``watch`` is called several times a second; an error that it raises stops the run.
     """
 
     say: Say
@@ -270,7 +272,7 @@ def serve(
 ) -> Summary:
     """Run the remaining rounds. The caller must hold the folder's lock.
 
-    ``enrolled`` limits boards to the clients that their enrolments name; None lets any board hold any.
+    ``enrolled`` limits boards to the clients that their enrolments name; None allows any board any client.
     """
     check_boards_can_run(config)
     record = BoardsRecord(folder.path)
@@ -317,12 +319,12 @@ def serve(
         session.assignments.rules = validator
         engine = BoardEngine(plan, link, validator, config.faults, folder.find_oldest_commit)
         summary = execute_plan(plan, folder, engine, [hooks.on_event])
-        link.announce_end()  # even if the run had already ended: its boards may not know
+        link.announce_end()  # even if the run had already finished: its boards may not know
     return summary
 
 
 def read_given(config: Config) -> bytes | None:
-    """Return the checkpoint that the run begins with, which each board receives once."""
+    """Return the checkpoint that the run starts from, which each board receives once."""
     if config.model.init is None:
         return None
     given = read_checkpoint_bytes(config.model.init)
@@ -341,7 +343,7 @@ def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
         topics.list_server_subscriptions(),
         retained={topics.make_server_topic(run): topics.SERVER_HERE},
         will=Will(topics.make_server_topic(run), topics.SERVER_GONE),
-        find_sender=topics.find_sender,
+        find_sender=topics.find_owner,
         # Mosquitto reads one acknowledgement for hundreds of messages of a flood: with them,
         # a flood would wait in the broker, unseen, and displace what others send
         acknowledges=False,

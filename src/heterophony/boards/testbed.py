@@ -48,7 +48,7 @@ class PrivateBroker:
     """Mosquitto in a folder, on a free port, reachable from this machine only."""
 
     def __init__(self, folder: Path) -> None:
-        """Start the broker; first end one that a killed testbed left running in the folder."""
+        """Start the broker; first stop one that a killed testbed left running in the folder."""
         process.stop_mosquitto(folder)
         with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +57,7 @@ class PrivateBroker:
             target=stop_after_testbed, args=(folder,), daemon=True
         )
         self.cleanup_process.start()
-        self.pidfd: int | None = None  # becomes readable when Mosquitto ends
+        self.pidfd: int | None = None  # becomes readable when Mosquitto exits
         try:
             self.start()
         except BaseException:
@@ -77,13 +77,13 @@ class PrivateBroker:
                     raise
 
     def restart(self) -> None:
-        """Kill Mosquitto if it still runs, and start it again."""
+        """Kill Mosquitto if it is still running, and start it again."""
         if self.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             if not select.select([self.pidfd], [], [], process.TIMEOUT_SECONDS)[0]:
                 raise BrokerError(
-                    "Mosquitto did not end after SIGKILL; end it by hand, then repeat"
+                    "Mosquitto is still running after SIGKILL; stop it yourself, then run the command again"
                 )
             self.close_pidfd()
         self.start()
@@ -95,9 +95,9 @@ class PrivateBroker:
         return enrolment.read_enrolment(self.broker.server_enrolment_file)
 
     def stop(self) -> None:
-        """End Mosquitto and delete its folder, which holds keys.
+        """Stop Mosquitto and delete its folder, which holds keys.
 
-        If that fails, the clean-up process ends Mosquitto when this process has ended.
+        If that fails, the clean-up process stops Mosquitto after this process has exited.
         """
         with suppress(HeterophonyError):
             process.stop_mosquitto(self.broker.folder)
@@ -113,15 +113,15 @@ class PrivateBroker:
 
 
 def open_pidfd(pid: int | None) -> int:
-    """Return a descriptor that signals the end of a process; raise BrokerError if it has ended."""
+    """Return a descriptor that signals when a process exits; raise BrokerError if it has already exited."""
     if pid is not None:
         with suppress(ProcessLookupError):
             return os.pidfd_open(pid)
-    raise BrokerError("Mosquitto ended right after it started; see its log")
+    raise BrokerError("Mosquitto exited right after it started; see its log")
 
 
 def stop_after_testbed(folder: Path) -> None:
-    """Wait for the end of the testbed, then end Mosquitto, which is not a child of the testbed."""
+    """Wait until the testbed has exited, then stop Mosquitto, which is not a child of the testbed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     child_processes.wait_for_parent_exit()
     deadline = time.monotonic() + process.TIMEOUT_SECONDS
@@ -139,7 +139,10 @@ RUN_NAME = "testbed"  # on the broker, which serves no other run
 
 
 class TestbedProcess(child_processes.ChildProcess):
-    """The server or a board. ``work`` receives a function that sends messages, then the arguments."""
+    """A process that runs the server or a board.
+
+    It calls ``work(send, *args)``; ``send`` passes messages to the testbed.
+    """
 
     __test__ = False  # tells pytest that this is not a test
 
@@ -152,7 +155,7 @@ class TestbedProcess(child_processes.ChildProcess):
 
 
 def run_and_report(pipe: Connection, work: Callable[..., None], *args: object) -> None:
-    """Run the server or a board, and send an error that ends it to the testbed."""
+    """Run the server or a board, and report an error that stops it to the testbed."""
     with child_processes.send_errors(pipe):
         work(pipe.send, *args)
 
@@ -188,7 +191,7 @@ class CuttableProxy:
         threading.Thread(target=self.accept_connections, daemon=True).start()
 
     def cut(self) -> None:
-        """End all connections; new ones are let through."""
+        """Drop all connections; accept new ones."""
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
@@ -259,7 +262,7 @@ def parse_fault_kinds(words: Sequence[str]) -> tuple[str, ...]:
 
 
 DEFAULT_BOARDS = 10  # limited by the number of clients
-EXIT_SECONDS = 10.0  # time for boards to learn that the run has ended
+EXIT_SECONDS = 10.0  # time for boards to learn that the run has finished
 PrintLine = Callable[[str], None]
 
 
@@ -287,11 +290,11 @@ class Testbed:
         self.say, self.on_event = say, on_event
         self.broker: PrivateBroker | None = None
         self.boards: list[TestbedProcess] = []
-        self.processes: list[TestbedProcess] = []  # the server and boards that have not ended
+        self.processes: list[TestbedProcess] = []  # the server and boards that have not exited
         self.proxies: list[CuttableProxy] = []
         self.last_fault_round = -1  # the last round with a fault
 
-    # Start and end --------------------------------------------------------------------------
+    # Start and stop -------------------------------------------------------------------------
     def __enter__(self) -> Self:
         start_testbed_fork_server()
         write_json(self.folder / "testbed.json", {"boards": len(self.clients_by_board)})
@@ -328,7 +331,7 @@ class Testbed:
         return replace(enrolment, port=self.proxies[-1].port)
 
     def stop(self) -> None:
-        """End all processes that were started. Also called in a signal handler."""
+        """Stop all processes that were started. Also called in a signal handler."""
         for part in self.processes:
             part.process.kill()
         for part in self.processes:
@@ -354,7 +357,7 @@ class Testbed:
                 break  # the handler may have changed the other processes
 
     def handle_message(self, part: TestbedProcess) -> bool:
-        """Handle one message or the end of a process; return True if the run has ended."""
+        """Handle one message or the exit of a process; return True if the run has finished."""
         try:
             message: ProcessMessage = part.receive()
         except EOFError:
@@ -376,23 +379,23 @@ class Testbed:
         return False
 
     def handle_exit(self, part: TestbedProcess) -> bool:
-        """Restart a process that was killed; return True if the run has ended."""
+        """Restart a process that was killed; return True if the run has finished."""
         code = part.wait_for_exit()
-        if code == 0:  # a board exits when it learns that the run has ended
+        if code == 0:  # a board exits when it learns that the run has finished
             self.processes.remove(part)
             return part is self.server
-        if code == child_processes.FORK_SERVER_DIED:  # its children end with it
+        if code == child_processes.FORK_SERVER_DIED:  # its children exit with it
             self.say(f"{part.name} was killed with the fork server; restarting it")
             part.start()
             return False
         if code is None or code > 0:
-            raise EngineError(f"{part.name} ended with exit code {code}, for the reason above")
+            raise EngineError(f"{part.name} exited with code {code}; the reason is above")
         self.say(f"{part.name} was killed by signal {-code}; restarting it")
         part.start()
         return False
 
     def wait_for_boards(self) -> None:
-        """Give boards time to learn that the run has ended; a board that just started may never learn it."""
+        """Give boards time to learn that the run has finished; a board that just started may never learn it."""
         deadline = time.monotonic() + EXIT_SECONDS
         for part in self.processes:
             part.wait_for_exit(max(0.0, deadline - time.monotonic()))
@@ -405,18 +408,18 @@ class Testbed:
         self.last_fault_round, victim = t, self.boards[fault.board]
         if fault.kind == "network":
             self.proxies[fault.board].cut()
-            self.say(f"round {t}: the link of {victim.name} cut")
+            self.say(f"round {t}: the link of {victim.name} was cut")
         elif fault.kind == "broker":
             assert self.broker is not None
             self.broker.restart()
-            self.say(f"round {t}: the broker killed, back")
+            self.say(f"round {t}: the broker was killed; it is back")
         else:
             victim = self.server if fault.kind == "server" else victim
-            if victim not in self.processes:  # a board that has exited, as the run has ended
+            if victim not in self.processes:  # a board that has exited, as the run has finished
                 return
             victim.kill()
             victim.start()
-            self.say(f"round {t}: {victim.name} killed, back")
+            self.say(f"round {t}: {victim.name} was killed; it is back")
 
 
 def start_testbed_fork_server() -> None:

@@ -123,7 +123,7 @@ app = typer.Typer(
     cls=ErrorReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Personalised federated learning: one generic model, and for every client one of its own.",
+    help="Personalised federated learning: one generic model, and a personal model for every client.",
 )
 for module in (runs, search, reproduce, slurm, lists, reports, data, boards, fleet):
     module.register(app)
@@ -142,13 +142,13 @@ def top(
         False, "--version", callback=print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Personalised federated learning: one generic model, and for every client one of its own."""
+    """Personalised federated learning: one generic model, and a personal model for every client."""
 
 
 def main() -> None:
     """Run the command line; this is the console script."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # nothing can be lost before a run begins, and torch cannot be interrupted while it loads
+        # nothing can be lost before a run starts, and torch cannot be interrupted while it loads
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(OBJECTS_TO_COLLECTION)
     app()

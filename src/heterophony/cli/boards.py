@@ -51,7 +51,7 @@ def server(
     enrolment: EnrolmentOption,
     file: options.ConfigArgument = None,
     pairs: options.SettingsOption = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run folder; an existing run is continued.")] = Path(
         "runs/boards"
     ),
     trust: options.TrustOption = False,
@@ -126,7 +126,7 @@ FolderOption = Annotated[
 ]
 RunOption = Annotated[
     str | None,
-    typer.Option(help="Name of the run; default: the first run that a connected server announces."),
+    typer.Option(help="Name of the run; default: the first that a connected server announces."),
 ]
 MemoryLimitOption = Annotated[
     int | None,
@@ -154,7 +154,7 @@ def board(
     pairs: PairsOption = None,
     trust: options.TrustOption = False,
 ) -> None:
-    """Take part in a run until it ends. After an interruption, run the command again to continue."""
+    """Take part in a run until it finishes. After an interruption, run the command again to continue."""
     from ..boards.board import BoardOptions, take_part, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.keys import rename_key
@@ -166,7 +166,7 @@ def board(
     for pair in pairs or []:
         if rename_key(pair.partition("=")[0].strip()) != "engine.accelerator":
             raise ConfigError(
-                f"-c {pair}: a board chooses only engine.accelerator; the run decides the rest"
+                f"-c {pair}: a board chooses only engine.accelerator; the run sets everything else"
             )
     accelerator = find_device(read_config(None, pairs or []).engine.accelerator)
     credentials = read_enrolment(enrolment)
@@ -188,14 +188,14 @@ def board(
     with terminal.exit_on_interrupt(options.SAME_COMMAND, lambda: None):
         run_name = run or wait_for_run(credentials, note)
         take_part(credentials, run_name, folder / credentials.name, held, note, how)
-    note("the run has ended")
+    note("the run has finished")
 
 
 def journal(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    board: Annotated[str | None, typer.Option(help="Print only facts about this board.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    board: Annotated[str | None, typer.Option(help="Print only entries about this board.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Print only facts of this kind, as in refused.")
+        str | None, typer.Option(help="Print only entries of this kind, as in refused.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check that no line was altered or removed.")
@@ -213,7 +213,7 @@ def journal(
         if damage:
             raise FolderError(f"the journal of {folder} is damaged in {len(damage)} places")
         terminal.print_note(
-            f"{len(lines)} lines; none is altered, and none is missing between them"
+            f"{len(lines)} lines; none was altered, and none is missing between them"
         )
         return
     facts = [
@@ -258,7 +258,7 @@ def run_testbed(
             help="Inject a fault after every round into one of these: boards, server, broker, network or all, as in boards,broker."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run folder; an existing run is continued.")] = Path(
         "runs/testbed"
     ),
     json: options.JsonOption = False,
@@ -352,13 +352,13 @@ def up(
         bool | None,
         typer.Option(
             "--lan/--no-lan",
-            help="Also listen to other machines. Default: as at the last start, or no.",
+            help="Also listen to other machines. Default: as last time; off at first.",
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="0: any free port. Default: as at the last start, or 8883."
+            min=0, max=65535, help="0: any free port. Default: as last time; 8883 at first."
         ),
     ] = None,
 ) -> None:

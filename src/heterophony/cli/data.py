@@ -51,13 +51,13 @@ def show(
         str, typer.Argument(help="A data set's name, or a path to a file or folder of data.")
     ],
     path: Annotated[
-        str | None, typer.Option(help="The folder or archive with the files of the data set.")
+        str | None, typer.Option(help="The folder or archive with the data set's files.")
     ] = None,
     users: Annotated[
         str | None, typer.Option(help="The column or array that names clients; default: client.")
     ] = None,
     task: Annotated[
-        TaskName, typer.Option(help="The task: what is learned from the targets.")
+        TaskName, typer.Option(help="The kind of task, which decides how targets are read.")
     ] = "classification",
     json: options.JsonOption = False,
 ) -> None:
@@ -195,7 +195,7 @@ def augment(
     client: Annotated[
         str | None,
         typer.Option(
-            help="The client whose images to draw; default: the one that gets the most copies."
+            help="The client whose images to draw; default: the client with the most copies."
         ),
     ] = None,
     each: Annotated[int, typer.Option(min=1, help="Number of copies to draw per class.")] = 4,

@@ -121,7 +121,7 @@ def choose_fleet(
 
 @contextmanager
 def prepare(chosen: Chosen) -> Iterator[Preparation]:
-    """Yield the preparation; its connections end with the command."""
+    """Yield the preparation; its connections close with the command."""
     from ..boards.fleet.install import Installer
     from ..boards.fleet.run import Preparation
     from ..boards.fleet.ssh import SshRunner
@@ -132,7 +132,7 @@ def prepare(chosen: Chosen) -> Iterator[Preparation]:
 
 
 def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False) -> Outcome:
-    """Do a step on these boards and show its progress; print one line for each board that fails."""
+    """Run a step on these boards and show its progress; print one line for each board that fails."""
     from ..boards.fleet.hosts import do_on_boards
 
     outcome = do_on_boards(title, boards, step, TerminalView(quiet))
@@ -141,7 +141,7 @@ def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False
     return outcome
 
 
-def end(outcome: Outcome) -> None:
+def exit_if_failed(outcome: Outcome) -> None:
     """Exit with code 1 if a board failed; its error has already been printed."""
     if outcome.failed:
         raise SystemExit(1)
@@ -184,7 +184,7 @@ def check(context: typer.Context, json: JsonOption = False) -> None:
             terminal.print_list(
                 ResultTable.build(["board", "state"], sort_rows_by_file(prepared, outcome))
             )
-    end(outcome)
+    exit_if_failed(outcome)
 
 
 def wheels(context: typer.Context) -> None:
@@ -204,27 +204,27 @@ def wheels(context: typer.Context) -> None:
         folder = chosen.wheels / target.folder_name
         count = collect_wheels(folder, target, torch, chosen.fleet.index_url)
         terminal.print_note(f"{folder}: {count} new wheels" if count else f"{folder}: unchanged")
-    end(outcome)
+    exit_if_failed(outcome)
 
 
 def install(context: typer.Context) -> None:
     """Install heterophony and its packages from this machine; boards need no internet."""
     with prepare(context.obj) as prepared:
-        end(do_step("install", context.obj.boards, prepared.install))
+        exit_if_failed(do_step("install", context.obj.boards, prepared.install))
 
 
 def enrol(context: typer.Context) -> None:
     """Give each board an enrolment of this machine's broker, which is started if needed."""
     with prepare(context.obj) as prepared:
         start_broker(prepared)
-        end(do_step("enrol", context.obj.boards, prepared.enrol))
+        exit_if_failed(do_step("enrol", context.obj.boards, prepared.enrol))
 
 
 def data(context: typer.Context, file: ConfigArgument = None, pairs: SettingsOption = None) -> None:
     """Copy to each board its own clients' shares of the data set, and nothing else."""
     with prepare(context.obj) as prepared:
         load_run(prepared, read_settings(file, pairs))
-        end(do_step("data", context.obj.boards, prepared.copy_data))
+        exit_if_failed(do_step("data", context.obj.boards, prepared.copy_data))
 
 
 def start(
@@ -237,7 +237,7 @@ def start(
     with prepare(context.obj) as prepared:
         load_run(prepared, read_settings(file, pairs))
         prepared.run = run_name
-        end(do_step("start", context.obj.boards, prepared.start))
+        exit_if_failed(do_step("start", context.obj.boards, prepared.start))
 
 
 def stop(context: typer.Context) -> None:
@@ -245,11 +245,13 @@ def stop(context: typer.Context) -> None:
     from ..boards.fleet.steps import stop_process
 
     with prepare(context.obj) as prepared:
-        end(do_step("stop", context.obj.boards, lambda board: stop_process(prepared.ssh, board)))
+        exit_if_failed(
+            do_step("stop", context.obj.boards, lambda board: stop_process(prepared.ssh, board))
+        )
 
 
 def status(context: typer.Context, json: JsonOption = False) -> None:
-    """Show whether heterophony runs on each board."""
+    """Show whether heterophony is running on each board."""
     from ..boards.fleet.steps import read_status
 
     with prepare(context.obj) as prepared:
@@ -267,7 +269,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
             terminal.print_list(
                 ResultTable.build(["board", "state"], sort_rows_by_file(prepared, outcome))
             )
-    end(outcome)
+    exit_if_failed(outcome)
 
 
 def logs(
@@ -289,7 +291,7 @@ def logs(
     for board in context.obj.boards:
         for line in texts.get(board.name, "").splitlines()[-lines:]:
             print(f"{board.name}: {clean_line(line)}")
-    end(outcome)
+    exit_if_failed(outcome)
 
 
 def collect(
@@ -300,8 +302,8 @@ def collect(
     with prepare(context.obj) as prepared:
         outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
         collected = collect_all(prepared, context.obj.boards, out)
-    end(outcome)
-    end(collected)
+    exit_if_failed(outcome)
+    exit_if_failed(collected)
 
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
@@ -323,7 +325,7 @@ def sort_rows_by_file(prepared: Preparation, outcome: Outcome) -> list[list[str]
 
 LateOption = Annotated[
     bool,
-    typer.Option("--late", help="Begin without boards that fail; they join when they are ready."),
+    typer.Option("--late", help="Start without boards that fail; they join when they are ready."),
 ]
 
 
@@ -331,13 +333,13 @@ def run(
     context: typer.Context,
     file: ConfigArgument = None,
     pairs: SettingsOption = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; a run in it is continued.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run folder; an existing run is continued.")] = Path(
         "runs/fleet"
     ),
     late: LateOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Do all steps: check, install, enrol, copy data, start, serve the run, collect and report."""
+    """Run all steps: check, install, enrol, copy data, start, serve the run, collect and report."""
     from ..runs.folder import RunFolder
 
     config, folder = read_settings(file, pairs), RunFolder(out)
@@ -370,7 +372,7 @@ def table(
     from .reproduce import show_result
 
     require_all_boards(context.obj)
-    # the requirement is a set of boards, which are here
+    # the requirement is a set of boards, which the fleet has
     published = replace(load_table(name), needs=None)
     selection = TableSelection(published, scale, rows, "*", tuple(published.measured.seeds)[:1])
     parent = out or Path("runs") / f"{name}-{scale}-fleet"
@@ -427,12 +429,12 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     runs = load_runs([folder.path])
     write_report(runs, page)
     write_board_rounds(runs, folder.path / "boards.csv")
-    terminal.print_note(f"wrote {page} and boards.csv beside it")
+    terminal.print_note(f"wrote {page} and boards.csv next to it")
     return summary
 
 
 def make_ready(prepared: Preparation, late: bool) -> set[str]:
-    """Do all steps on all boards; return the boards that are not ready, if ``late`` allows any."""
+    """Run all steps on all boards; return the boards that are not ready, if ``late`` allows any."""
     boards, failed = prepared.fleet.boards, dict[str, str]()
     for title, step in (
         ("check", prepared.check),

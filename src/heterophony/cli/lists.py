@@ -1,4 +1,4 @@
-"""The commands ``list``, ``schema``, ``bench`` and ``doctor``: what there is and works here."""
+"""The commands ``list``, ``schema``, ``bench`` and ``doctor``: what is available and works here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema() -> None:
-    """Print a JSON Schema of settings files, with which editors complete and check them."""
+    """Print a JSON Schema of settings files, that editors use for completion and validation."""
     from ..config.keys import build_schema
 
     terminal.print_json(build_schema())
@@ -269,7 +269,7 @@ def doctor(
 
 
 def show_gpu_check(device: str, json: bool) -> None:
-    """Check a GPU and compare it with the CPU; exit with 1 if bits depend on the number of workers."""
+    """Check a GPU and compare it with the CPU; exit with code 1 if bits depend on the number of workers."""
     from ..tools.doctor import check_gpu, describe_setup, find_differences
 
     with terminal.handle_signals(signal.default_int_handler):

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
-    """List the algorithms whose name begins with this text, for the shell's completion."""
+    """List the algorithms whose name starts with this text, for shell completion."""
     from ..algorithms import ALGORITHM_CLASSES
 
     return [name for name in ALGORITHM_CLASSES if name.startswith(incomplete.lower())]
 
 
 def complete_run_argument(incomplete: str) -> list[str]:
-    """List the algorithms and the settings files in this folder that begin with this text."""
+    """List the algorithms and the settings files in this folder that start with this text."""
     files = sorted(path.name for path in Path.cwd().glob("*.toml"))
     return [*complete_algorithm(incomplete), *(f for f in files if f.startswith(incomplete))]
 
@@ -144,7 +144,7 @@ def list_all_keys() -> Iterable[str]:
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """List the keys that begin with this text or, after the equals sign, the values of a key."""
+    """List the keys that start with this text or, after the equals sign, the values of a key."""
     key, sign, value = incomplete.partition("=")
     if not sign:
         keys = [k for k in list_all_keys() if k.startswith(key)]
@@ -185,7 +185,7 @@ ConfigArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="CONFIG.toml|ALGO",
-        help="A settings file or an algorithm's name; settings that are left out have defaults.",
+        help="A settings file or an algorithm's name; all other settings have their defaults.",
         autocompletion=complete_run_argument,
     ),
 ]
@@ -215,7 +215,8 @@ TrackOption = Annotated[
 TrustOption = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Import the module of an algorithm that is not built in; a line names it."
+        "--trust",
+        help="Import the module of an algorithm that is not built in, and print its name.",
     ),
 ]
 SAME_COMMAND = "run the same command again to continue"  # shown after an interruption

@@ -53,7 +53,7 @@ FileOption = Annotated[
 KindOption = Annotated[
     FigureKind,
     typer.Option(
-        help="Which figure; a page has all of them. boards: a .csv with a row per board and round."
+        help="The kind of figure; a page has all of them. boards: a .csv with a row per board and round."
     ),
 ]
 
@@ -140,7 +140,7 @@ def dashboard(
     from ..report.page.server import open_dashboard
 
     if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder} is not a folder; give a run, or a folder of runs")
+        raise FolderError(f"{folder} is not a folder; name a run, or a folder of runs")
     server = open_dashboard(folder, port)
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -152,7 +152,7 @@ def dashboard(
             terminal.print_note(
                 f"{folder} does not exist yet; the page shows it as soon as it exists"
             )
-        terminal.print_note("press Ctrl-C to end")
+        terminal.print_note("press Ctrl-C to stop")
         server.serve_forever()
 
 
@@ -194,7 +194,7 @@ LabelsOption = Annotated[
 BatchOption = Annotated[int, typer.Option(min=1, help="Images in one gradient.")]
 StepsOption = Annotated[int, typer.Option(min=1, help="Local steps of the victim before it sends.")]
 RestartsOption = Annotated[
-    int, typer.Option(min=1, help="Attempts per image, of which the best counts.")
+    int, typer.Option(min=1, help="Attempts per image; the best one counts.")
 ]
 PresetOption = Annotated[
     AuditPreset,
@@ -297,7 +297,7 @@ def parse_losses(text: str) -> tuple[float, ...]:
 def run_audit(
     configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path
 ) -> dict[str, Any]:
-    """Do the remaining training and attacks, write audit.json and audit.png, return the summary."""
+    """Run the remaining training and attacks, write audit.json and audit.png, and return the summary."""
     from ..papers.table import load_table
     from ..privacy.run_audit import LEAKAGE_TABLE, open_audit
     from ..privacy.summary import summarise_audit

@@ -44,7 +44,7 @@ ScaleOption = Annotated[
 ]
 VariantOption = Annotated[
     list[str] | None,
-    typer.Option(help="A variant: other settings that the paper may have used; repeatable."),
+    typer.Option(help="A variant: different settings that the paper may have used; repeatable."),
 ]
 WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time; default: one per core.")
@@ -109,7 +109,7 @@ def reproduce(
 def run_and_show(
     table: TableSelection, parent: Path, workers: int | None, pairs: list[str], json: bool
 ) -> None:
-    """Do the remaining runs of a table and show it."""
+    """Execute the remaining runs of a table and show it."""
     from ..papers.reproduce import run_table
 
     open_progress = partial(terminal.show_interruptible_progress, options.SAME_COMMAND)
@@ -118,7 +118,7 @@ def run_and_show(
 
 
 def show_result(result: ReproductionResult, parent: Path, json: bool) -> None:
-    """Print a reproduced table; write the table and its figure beside the runs."""
+    """Print a reproduced table; write the table and its figure next to the runs."""
     from ..papers.reproduce import read_finished
     from ..papers.result_table import build_paper_table, list_result_notes, save_paper_table
     from ..report.figures.paper_curves import save_paper_figure
@@ -196,7 +196,7 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         return
     terminal.print_table(claim_data.build_claim_overview(claims))
     if name is None:
-        terminal.print_note("what was found, of one table: heterophony reproduce TABLE --claims")
+        terminal.print_note("what was found for one table: heterophony reproduce TABLE --claims")
     for one in claims if name is not None else ():
         terminal.print_note(
             f"{one.claim.says}: {one.claim.how}\n  {claim_data.describe_found(one)}"
@@ -210,7 +210,8 @@ board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyo
 BoardArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="BOARD", help="A leaderboard: a folder with one folder per entry, or a .zip of it."
+        metavar="LEADERBOARD",
+        help="A leaderboard: a folder with one folder per entry, or a .zip of it.",
     ),
 ]
 
@@ -274,7 +275,7 @@ def check(
     pairs: options.EngineOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Repeat one seed of each entry and compare the hash; exit with 1 if one differs."""
+    """Repeat one seed of each entry and compare the hash; exit with code 1 if one differs."""
     from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
 
     options.check_only_engine_settings(pairs)

@@ -148,7 +148,7 @@ def run_and_wait(
     workers: int | None = None,
     track: list[str] | None = None,
 ) -> None:
-    """Do the remaining runs and show their progress; on Ctrl-C, print the hint."""
+    """Execute the remaining runs and show their progress; on Ctrl-C, print the hint."""
     from ..studies.many import RunOptions, run_all
 
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
@@ -199,7 +199,7 @@ def new(
     from ..config.keys import SCHEMA_FILE, build_schema
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FolderError(f"{folder} exists already; name a new folder")
+        raise FolderError(f"{folder} already exists; name a new folder")
     for file in sorted(TEMPLATE.iterdir(), key=lambda file: file.name):
         write_atomically(folder / file.name.removesuffix(".txt"), file.read_bytes(), durable=False)
     write_json(folder / SCHEMA_FILE, build_schema())

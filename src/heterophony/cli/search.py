@@ -58,7 +58,7 @@ def sweep(
     out: options.OutOption = None,
     figure: Annotated[
         Path | None,
-        typer.Option("-o", help="The picture (.png, .svg, .pdf); default: sweep.png in --out."),
+        typer.Option("-o", help="The figure (.png, .svg, .pdf); default: sweep.png in --out."),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -99,7 +99,7 @@ def run_and_show_sweep(
     figure: Path | None,
     json: bool,
 ) -> None:
-    """Do the remaining runs of a sweep; print its table and draw its picture."""
+    """Execute the remaining runs of a sweep; print its table and draw its figure."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep
     from ..results.search_tables import build_sweep_table, read_sweep
@@ -120,7 +120,7 @@ def run_and_show_sweep(
     else:
         terminal.print_table(build_sweep_table(table))
         terminal.print_note(
-            f"{parent}; picture: {path}; a page with curves: heterophony report {parent}"
+            f"{parent}; figure: {path}; a page with curves: heterophony report {parent}"
         )
 
 
@@ -153,11 +153,11 @@ StopEarlyOption = Annotated[
     ),
 ]
 KeepOption = Annotated[
-    bool, typer.Option("--keep", help="Run every trial to its end; choose nothing.")
+    bool, typer.Option("--keep", help="Run every trial to the end, and do not select a winner.")
 ]
 FigureOption = Annotated[
     Path | None,
-    typer.Option("-o", help="The picture (.png, .svg, .pdf); default: tune.png in --out."),
+    typer.Option("-o", help="The figure (.png, .svg, .pdf); default: tune.png in --out."),
 ]
 
 
@@ -225,7 +225,7 @@ def resume_tune(
 def run_and_show_trials(
     plan: Tune, parent: Path, workers: int | None, figure: Path | None, json: bool
 ) -> None:
-    """Do the remaining trials of a tune; print its table and draw its picture."""
+    """Run the remaining trials of a tune; print its table and draw its figure."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep, draw_tune
     from ..results.search_tables import read_tune
@@ -262,7 +262,7 @@ def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
 
     keep = plan.request.keep
     terminal.print_table(build_tune_table(table, plan.search.trials, keep))
-    terminal.print_note(f"{table.folder}; picture: {figure}")
+    terminal.print_note(f"{table.folder}; figure: {figure}")
     if not keep and any(table.best.values()):
         first = next(label for label, best in table.best.items() if best)
         terminal.print_note(

@@ -30,7 +30,7 @@ HEAD = """\
 """
 
 # Bash runs a trap only between commands, so heterophony runs in the background. After SIGTERM, which
-# follows a cancellation too, Slurm itself decides whether the job is queued again.
+# follows a cancellation too, Slurm itself decides whether the job is requeued.
 TAIL = """\
 run=$! again=
 trap 'again=1; signalled=1; kill -USR1 "$run"' USR1
@@ -84,7 +84,7 @@ def slurm(
     partition: Annotated[str | None, typer.Option(help="Passed to sbatch.")] = None,
     time: Annotated[
         str | None,
-        typer.Option(help="Time limit of one job, as for sbatch; longer runs are queued again."),
+        typer.Option(help="Time limit of one job, as for sbatch; longer runs are requeued."),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes of the Ray cluster.")] = 2,
 ) -> None:
@@ -105,13 +105,13 @@ def slurm(
     shown = quote(str(array)), quote(str(ray))
     terminal.print_note(f"{len(lines)} task{'s' * (len(lines) > 1)}: sbatch {shown[0]}")
     terminal.print_note(f"or all runs on one Ray cluster of {nodes} nodes: sbatch {shown[1]}")
-    terminal.print_note(f"then the table: heterophony {join([command, *words])}")
+    terminal.print_note(f"afterwards, show the table with: heterophony {join([command, *words])}")
 
 
 def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
-    """Let a command write its run folders; return the folders to run and the engine's settings."""
+    """Make a command write its run folders; return the folders to run and the engine's settings."""
     inner = parent.command.get_command(parent, name)
     context = inner.make_context(name, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]

@@ -1,4 +1,4 @@
-"""Terminal output: tables, notes, errors and progress, and a clean end on Ctrl-C."""
+"""Terminal output: tables, notes, errors and progress, and a clean exit on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def print_left_out(titles: Sequence[str]) -> None:
 
 
 def print_list(table: ResultTable) -> None:
-    """Print a long table, one line per row; rich would need a second for a thousand rows."""
+    """Print a long table, one line per row; rich would take a second for a thousand rows."""
     fitted = fit_table(table, Console().width)
     columns = []
     for c in fitted.columns:
@@ -146,7 +146,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator
 def exit_on_interrupt(
     hint: str, clean_up: Callable[[], None], folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[None]:
-    """End the process at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``: how to continue.
+    """Exit at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``: how to continue.
 
     Run folders survive this as they survive kill -9. An exception instead could be raised anywhere,
     even in code that ignores it.
@@ -185,7 +185,7 @@ PREPARE_ONLY = ContextVar("PREPARE_ONLY", default=False)  # set by ``heterophony
 def show_interruptible_progress(
     hint: str, folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[RunsProgress]:
-    """Show the progress of runs; on Ctrl-C, remove the bars, close the folders and end.
+    """Show the progress of runs; on Ctrl-C, remove the bars, close the folders and exit.
 
     Raise RunsPreparedError if the runs should only be prepared.
     """
@@ -197,7 +197,7 @@ def show_interruptible_progress(
 
 @contextmanager
 def show_counter(label: str, total: int) -> Iterator[Counter]:
-    """Show how many of ``total`` are done, and the time left: a bar, or a line every 30 seconds."""
+    """Show how many of ``total`` steps are done, and the time left: a bar, or a line every 30 seconds."""
     counter = Counter(label, total)
     counter.lines.start()
     try:

@@ -41,7 +41,7 @@ def use_group_norm(build: Callable[[], Net]) -> Callable[[], Net]:
 
 
 def build_with_group_norm(build: Callable[[], Net]) -> Net:
-    """Build a net and replace each BatchNorm; no number is drawn for it."""
+    """Build a net and replace each BatchNorm; this draws no random numbers."""
     net = build()
     for path, layer in list(net.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):
@@ -64,7 +64,7 @@ def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Build a net and load the checkpoint; head layers of another shape keep their new weights."""
+    """Build a net and load the checkpoint; head layers of a different shape keep their new weights."""
     net = build()
     own = Tensors(net.state_dict())
     checkpoint = name_by_part(checkpoint, own)

@@ -129,8 +129,8 @@ class Config:
     ) -> Plan:
         """Build the plan of a simulation; raise ConfigError if its parts do not fit together.
 
-        ``net`` builds a network of the user's own, or one for each client, instead of the one that
-        [model] names. ``loss`` and ``metrics`` are functions of the user's own.
+        ``net`` builds a user's net, or one for each client, instead of the one that
+        [model] names. ``loss`` and ``metrics`` are functions of the user.
         """
         plan = self.make_plan(federation, net, loss, metrics)
         check_merge(plan)
@@ -226,7 +226,7 @@ class Config:
         }
 
     def check_validation(self, federation: Federation) -> None:
-        """Raise ConfigError if a round is to be chosen but there are no validation examples."""
+        """Raise ConfigError if a round must be chosen but there are no validation examples."""
         chosen = {
             "evaluation.keep_best": self.evaluation.keep_best,
             "stop.patience": self.stop.patience,
@@ -251,7 +251,7 @@ class Config:
         if federation.record is not None:
             raise ConfigError(
                 f"model.name: a named model takes one array; for examples of"
-                f" {federation.record.describe()} give one of your own: hp.run(model=…), or"
+                f" {federation.record.describe()} pass one of your own: hp.run(model=…), or"
                 " model.name = 'package.module:function'"
             )
         model = self.fill_model_defaults(federation).model
@@ -345,7 +345,7 @@ class Config:
         return section
 
     def describe_engine(self) -> dict[str, Any]:
-        """Return the section [engine]; a run stays on the kind of accelerator on which it began."""
+        """Return the section [engine]; a run stays on the kind of accelerator it was started on."""
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
@@ -429,7 +429,7 @@ def choose_default_model(
 ) -> str:
     """Choose a model by the task and by an example's shape and type; integer rows count as text.
 
-    ``characters`` tells whether the numbers in such a row are those of the classes.
+    ``characters`` tells whether the numbers in such a row are class numbers.
     """
     if task == "sequence":
         return "tokenlstm"
@@ -467,7 +467,7 @@ def has_whole_numbers(federation: Federation) -> bool:
 
 
 def has_characters(federation: Federation) -> bool:
-    """Return True if the examples are integers that number classes, as where the label is the next character."""
+    """Return True if the examples are class numbers, as in texts whose label is the next character."""
     if not has_whole_numbers(federation):
         return False
     low, high = federation.value_range
@@ -478,13 +478,13 @@ def locate_client_data(data: DataSection) -> dict[str, Path]:
     """Find the local data of all clients in one folder, for a simulation."""
     if data.path is None:
         raise ConfigError(
-            "data.path: missing; a simulation of clients with own data needs a folder that holds"
+            "data.path: missing; a simulation of clients with their own data needs a folder that holds"
             " one folder or .npz file for each client"
         )
     paths = find_client_data(Path(data.path))
     if len(paths) != data.clients:
         raise DataError(
-            f"{data.path} holds the data of {len(paths)} clients, data.clients is {data.clients};"
+            f"{data.path} holds the data of {len(paths)} clients, but data.clients is {data.clients};"
             " make them equal"
         )
     return paths
@@ -494,7 +494,7 @@ def locate_client_data(data: DataSection) -> dict[str, Path]:
 
 
 def check_protections(config: Config) -> None:
-    """Raise ConfigError if protections do not fit each other or the run."""
+    """Raise ConfigError if protections do not match each other or the run."""
     active = [p for p in config.protections if not p.is_identity]
     kinds = [get_kind(p) for p in active]
     for kind in kinds:
@@ -502,8 +502,8 @@ def check_protections(config: Config) -> None:
             raise ConfigError(f"protection.{kind}: is listed twice; remove one of the two")
     if active and config.algorithm.pooled:
         raise ConfigError(
-            f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing travels;"
-            " leave it out"
+            f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing is sent;"
+            " remove this protection"
         )
     check_order(active)
     for protection in active:
@@ -530,7 +530,7 @@ def check_order(active: Sequence[Protection]) -> None:
 
 
 def check_turns(config: Config, protection: Protection) -> None:
-    """Raise ConfigError if a client may be drawn twice in a round in which it may reply only once."""
+    """Raise ConfigError if a client may be drawn twice in a round but may reply only once."""
     if protection.once_per_round and getattr(config.participation, "replacement", False):
         raise ConfigError(
             f"protection.{get_kind(protection)}: a client must not be drawn twice in a round; set"
@@ -546,7 +546,7 @@ def check_size(config: Config, protection: Protection) -> None:
     elif isinstance(rule, RandomParticipation):
         replies = rule.compute_sample_size(config.data.clients)
     else:
-        return  # a rule of the user's own
+        return  # a rule of the user
     if why := protection.check_replies(replies):
         about = "about " if isinstance(rule, Poisson) else ""
         raise ConfigError(
@@ -576,8 +576,7 @@ def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
 def settle_protections(config: Config) -> Config:
     """Choose the noise for a target ε, and the last round for a privacy budget.
 
-    The result holds both as numbers, so that whoever reads it, such as a board, needs no
-    accounting.
+    The result holds both as numbers, so that its readers, such as boards, need no accounting.
     """
     settled, rounds = list[Protection](), config.top.rounds
     for protection in config.protections:

@@ -109,7 +109,7 @@ def expand_section(pair: str) -> str:
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
-    """Return the full form of a short key; a key that begins with a section is returned unchanged."""
+    """Return the full form of a short key; a key that starts with a section is returned unchanged."""
     if key.split(".")[0] in ROOTS:
         return key
     wanted = simplify_path(key)
@@ -227,7 +227,7 @@ def make_table(properties: Schema) -> Schema:
 def make_choice(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
     """Return the schema of a table in which one key names the class that defines the other keys.
 
-    With ``open_ended``, that key may also name a class of the user's own.
+    With ``open_ended``, that key may also name a user's class.
     """
     names: Schema = {"enum": list(classes)}
     rules = []

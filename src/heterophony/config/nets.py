@@ -1,4 +1,4 @@
-"""Nets of the user's own, and nets that differ by client: built, and checked before training."""
+"""Users' own nets, and nets that differ by client: built, and checked before training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
             if client not in clients:
                 raise ConfigError(f"model.group: there is no client '{client}'; remove the name")
             if client in dealt:
-                raise ConfigError(f"model.group: client '{client}' is in two groups; name it once")
+                raise ConfigError(
+                    f"model.group: client '{client}' is in two groups; list it in one of them"
+                )
             dealt[client] = find_model_name(group.name)
     left = [c for c in clients if c not in dealt]
     shares = [(find_model_name(g.name), g.share) for g in groups if g.share is not None]
@@ -145,7 +147,7 @@ def check_nets(plan: Plan) -> None:
         )
         if not fits or (needed != "slices" and shapes != largest):
             raise ConfigError(
-                f"model: {shown} needs nets of the same layers, as in convnet and convnet@0.5;"
+                f"model: {shown} needs nets with the same layers, as in convnet and convnet@0.5;"
                 f" {name} differs"
             )
 
@@ -155,7 +157,7 @@ def list_mixed_algorithms() -> list[str]:
     return [n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_nets != "same"]
 
 
-# Nets of the user's own -------------------------------------------------------------------------
+# Users' own nets -------------------------------------------------------------------------
 
 
 def check_model_name(name: str, trust: bool) -> str:

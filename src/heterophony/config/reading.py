@@ -97,7 +97,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     raw = keys.rename_sections(raw)
     if "objects" in raw:
         raise ConfigError(
-            "objects: the run was begun from Python with objects of its own"
+            "objects: the run was started from Python with your own objects"
             f" ({', '.join(raw['objects'])}); continue it there with hp.run(…, resume=True)"
         )
     check_keys(raw, keys.ROOTS)

@@ -34,7 +34,7 @@ AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace"
 
 @dataclass(frozen=True)
 class ParticipationSkew:
-    """Unequal probabilities with which clients are selected."""
+    """Unequal selection probabilities for clients."""
 
     gamma: float = setting(
         0.1, "concentration of the Dirichlet distribution of probabilities", above=0
@@ -114,7 +114,7 @@ class DataSection:
 
     name: str = setting(
         "digits",
-        "a data set's name, a path to an .npz file or a folder; own: every client has its own",
+        "a data set's name, a path to an .npz file or a folder; own: each client has its own",
     )
     path: str | None = setting(None, "the folder or archive that holds the data set's files")
     clients: int = setting(20, "number of clients", low=1)
@@ -124,16 +124,16 @@ class DataSection:
     )
     validation_fraction: float = setting(
         0.0,
-        "share of a client's training examples held out for validation, to choose a round by",
+        "share of a client's training examples held out for validation, which chooses a round",
         low=0,
         below=1,
     )
     transform: Literal["half", "fedavg2rep", "feddecomp"] = setting(
-        "half", "how stored examples become input: scaled to [-1, 1], or as in a paper"
+        "half", "how stored examples become input of the net: scaled to [-1, 1], or as in a paper"
     )
     frozen_augment: bool = setting(
         False,
-        "transform each training image once at random for the whole run, not anew each time",
+        "randomly transform each training image once for the whole run, not at every use",
     )
     split: Literal["merged", "official"] = setting(
         "merged", "partition training and test set as one, or the test set like the training set"
@@ -150,7 +150,7 @@ class DataSection:
     )
     users: str | None = setting(
         None,
-        "the column or array that names each example's client; default: client, if it is there",
+        "the column or array that names each example's client; default: the one named 'client', if there is one",
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
     seed: int | None = setting(None, "seed of the partition; default: the run's seed", low=0)
@@ -257,7 +257,7 @@ class EvaluationSection:
 
 @dataclass(frozen=True)
 class StopSection:
-    """Conditions for ending a run before its last round."""
+    """Conditions for stopping a run before its last round."""
 
     patience: int | None = setting(
         None, "evaluations in a row without a better validation score; default: never", low=1

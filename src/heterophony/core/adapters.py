@@ -2,7 +2,7 @@
 
 ``apply`` changes a module in place: everything except the adapter and the head is frozen, and so
 *given* in a run. The net's own parameters keep their names; LoRA adds ``lora_A`` and ``lora_B``
-beside the weight of each adapted layer.
+next to the weight of each adapted layer.
 """
 
 from __future__ import annotations

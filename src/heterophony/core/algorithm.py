@@ -68,7 +68,7 @@ class Reply:
     client: str
     kind: Literal["train", "evaluate", "join", "other"]
     tensors: Tensors  # returned by ``Algorithm.local``
-    samples: int  # the number of training examples; of test examples where it evaluates
+    samples: int  # the number of training examples; of test examples in an evaluation
     weight: float  # its weight in a mean: its samples, or 1 if all clients count the same
     metrics: Mapping[str, float] = field(default_factory=dict)
     aside: Tensors = field(default_factory=Tensors)  # personal tensors, only to measure G
@@ -93,12 +93,14 @@ class Algorithm:
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
-    separates_head: ClassVar[bool] = False  # is the head treated separately, besides ``personal``?
-    uses_features: ClassVar[bool] = False  # does it read or change what is between base and head?
-    everybody: ClassVar[bool] = False  # do all clients train in every round?
-    common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
-    needs_classes: ClassVar[bool] = False  # is it only for classification?
-    pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
+    separates_head: ClassVar[bool] = (
+        False  # whether the head is treated apart, not only by ``personal``
+    )
+    uses_features: ClassVar[bool] = False  # whether it uses what passes between base and head
+    everybody: ClassVar[bool] = False  # whether all clients train in every round
+    common: ClassVar[bool] = True  # whether clients share a model; if not, there is no G
+    needs_classes: ClassVar[bool] = False  # whether it is for classification only
+    pooled: ClassVar[bool] = False  # whether one model trains on all clients' data together
     # what clients' nets must have in common: all, the head with what goes into it, names of tensors
     # of which a small net has slices, or nothing
     needs_nets: ClassVar[Literal["same", "same_head", "slices", "any"]] = "same"
@@ -107,7 +109,7 @@ class Algorithm:
     rows_vary: ClassVar[tuple[str, ...]] = ()
     # optimisers for which the rule holds
     optimizers: ClassVar[tuple[str, ...]] = "sgd", "adam", "adamw"
-    allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
+    allows_clipping: ClassVar[bool] = True  # whether its rule holds for clipped gradients
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -137,7 +139,7 @@ class Algorithm:
     def check_training(self, training: Training) -> None:
         """Raise ``ConfigError`` if the algorithm cannot work with these settings of local training.
 
-        This is called before a run begins. The message begins with the key to change.
+        This is called before a run starts. The message starts with the key to change.
         """
 
     # The network ----------------------------------------------------------------------------

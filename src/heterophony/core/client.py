@@ -176,6 +176,8 @@ class Client:
     ) -> None:
         """Minimise ``loss(x, y)`` over mini-batches of the client's training data.
 
+        Plain nets are trained by ``core/direct.py`` and ``core/groups.py``: ``GroupRun`` computes the loss there.
+
         ``loss``    default: ``client.loss(client.net(x), y)``
         ``train``   the modules or parameters to train; default: all parameters that are not given
         ``data``    the examples to train on; default: ``client.data.train``
@@ -193,7 +195,7 @@ class Client:
         The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
         ``clip_norm``, the whole gradient, including ``pull``, is clipped. Parameters outside ``train``
         are frozen. A parameter without a gradient is not updated, not even by momentum or weight decay.
-        A given parameter (frozen when the run begins) never trains; naming it in ``train`` is an error.
+        A given parameter (frozen when the run starts) never trains; naming it in ``train`` is an error.
         """
         named = self._select_parameters(train)
         loss, how = loss or self.compute_net_loss, how or self.training
@@ -211,26 +213,26 @@ class Client:
             if id(p) in given:
                 raise ConfigError(
                     f"client.fit: train names '{name}', which is frozen (requires_grad=False) when the"
-                    " run begins; unfreeze it before the run, or remove it from train"
+                    " run starts; unfreeze it before the run, or remove it from train"
                 )
         return Tensors((k, p) for k, p in params(self.net).items() if id(p) in chosen)
 
-    def _run_pass(self, given: TrainingPass) -> None:
+    def _run_pass(self, call: TrainingPass) -> None:
         """Train the parameters of a pass; keep its momentum, and record its loss."""
-        named, how, phase = given.named, given.how, given.phase
+        named, how, phase = call.named, call.how, call.phase
         if not named:
             return  # a head without parameters has nothing to learn
         trained, parameters = {id(p) for p in named.values()}, list(self.net.parameters())
         for p in parameters:
             p.requires_grad_(id(p) in trained)
         kept = self.memory.get(f"momentum/{phase}", Tensors())
-        kept = self._momentum[phase] if given.turn else kept
+        kept = self._momentum[phase] if call.turn else kept
         factor = how.compute_lr_factor(self.t, self.rounds)
-        optimiser = create_optimizer(named, how, given.rates, kept, factor)
-        loss_sum, updates = self._losses[phase] if given.turn else (0.0, 0)
-        with seeded(self._draw_seed, "fit", self.t, self.id, *given.key):
+        optimiser = create_optimizer(named, how, call.rates, kept, factor)
+        loss_sum, updates = self._losses[phase] if call.turn else (0.0, 0)
+        with seeded(self._draw_seed, "fit", self.t, self.id, *call.key):
             self.net.train()
-            loss_sum, more = self._run_steps(given, optimiser, loss_sum)
+            loss_sum, more = self._run_steps(call, optimiser, loss_sum)
         optimiser.zero_grad()
         for p in parameters:
             p.requires_grad_(not is_given(p))
@@ -239,53 +241,53 @@ class Client:
         self._record_loss(phase, float(loss_sum), updates + more)
 
     def _run_steps(
-        self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
+        self, call: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
         """Run the steps of a pass; return the sum of all losses, and the number of updates."""
-        if (losses := self._run_directly(given, optimiser)) is not None:
+        if (losses := self._run_directly(call, optimiser)) is not None:
             for of_step in losses:  # sum() would round in another way
                 loss_sum += of_step
             return loss_sum, len(losses)
-        named, how, precision = given.named, given.how, autocast()
-        samples, updates = self.data.train if given.data is None else given.data, 0
-        draws = self._make_image_draws(samples, "/".join(("fit", *map(str, given.key))))
-        order = iterate_epochs(self.net, len(samples), how, given.epochs, given.steps)
+        named, how, precision = call.named, call.how, autocast()
+        samples, updates = self.data.train if call.data is None else call.data, 0
+        draws = self._make_image_draws(samples, "/".join(("fit", *map(str, call.key))))
+        order = iterate_epochs(self.net, len(samples), how, call.epochs, call.steps)
         for x, y in samples.gather_batches(order, how.batch, draws):
-            self.examples += given.repeat * len(y)
-            for _ in range(given.repeat):
+            self.examples += call.repeat * len(y)
+            for _ in range(call.repeat):
                 optimiser.zero_grad()
                 with precision:
-                    value = given.loss(x, y)
+                    value = call.loss(x, y)
                 value.backward()
-                given.add_pull()
+                call.add_pull()
                 if how.clip_norm is not None:
                     clip_grad_norm_(named.values(), how.clip_norm)
                 optimiser.step()
                 loss_sum, updates = loss_sum + read_loss(value), updates + 1
-            if given.after is not None:
-                given.after()
+            if call.after is not None:
+                call.after()
         return loss_sum, updates
 
-    def _run_directly(self, given: TrainingPass, optimiser: Optimizer) -> list[float] | None:
+    def _run_directly(self, call: TrainingPass, optimiser: Optimizer) -> list[float] | None:
         """Run a plain pass without autograd, with the same bits; return the loss of each step.
 
         Return None and change nothing if the pass needs autograd.
         """
-        compute, how = get_compute(), given.how
+        compute, how = get_compute(), call.how
         if (
             not compute.fast
             or compute.precision != "float32"
-            or given.loss != self.compute_net_loss
+            or call.loss != self.compute_net_loss
             or type(self).compute_net_loss is not Client.compute_net_loss
-            or (given.repeat, given.after, how.clip_norm) != (1, None, None)
+            or (call.repeat, call.after, how.clip_norm) != (1, None, None)
         ):
             return None
-        samples = self.data.train if given.data is None else given.data
-        one = prepare_pass(self.net, self.loss, optimiser, samples, given.pull)
+        samples = self.data.train if call.data is None else call.data
+        one = prepare_pass(self.net, self.loss, optimiser, samples, call.pull)
         if one is None:
             return None
         before = GeneratorStates.save()
-        order = list(iterate_epochs(self.net, len(samples), how, given.epochs, given.steps))
+        order = list(iterate_epochs(self.net, len(samples), how, call.epochs, call.steps))
         if not order:
             return []
         one.places, one.sizes = cut_batches(order, how.batch)

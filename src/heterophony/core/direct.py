@@ -1,7 +1,7 @@
 """Training steps without autograd, for nets of plain layers and SGD: one client, or many at once.
 
-``compile_net`` lists the layers of a net. A ``Stack`` holds the parameters of some clients one behind the
-other. A ``Frame`` holds the operations of one training step for some of them: the kernels that autograd
+``compile_net`` lists the layers of a net. A ``Stack`` holds the parameters of several clients, stacked
+in memory. A ``Frame`` holds the operations of one training step for some of them: the kernels that autograd
 would call, with the backward pass written out. Matrix products run for all clients at once, other layers
 client by client. A step costs a fraction of the time, and for each client its bits are those of autograd
 on that client alone: ``groups.check_pass`` verifies this before any of it is used.
@@ -24,10 +24,10 @@ from .tasks import TASKS
 
 Operation = Callable[[], object]
 Aten: Any = torch.ops.aten
-# how a stack lies in memory: without gaps, or with slices that begin at 64 bytes
+# how a stack lies in memory: without gaps, or with slices that start at multiples of 64 bytes
 PACKED, ALIGNED = 1, 2
 ALIGNED_FLOATS = 16
-SMALL_PRODUCT = 400  # multiplications: below, torch's batched product has a loop of its own
+SMALL_PRODUCT = 400  # multiplications: for fewer, torch's batched product uses its own loop
 CASCADE_LEVELS = 8  # levels in torch's sum of losses
 
 
@@ -263,8 +263,8 @@ def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
 class Frame:
     """The operations of one step of some clients of a stack, with mini-batches of the same size.
 
-    ``run`` computes the gradients. The output of a layer is one tensor of slices if the next layer is a matrix
-    product, and otherwise a list with one tensor for each client.
+    ``run_forward`` computes the outputs, ``run_backward`` the gradients. The output of a layer is one tensor
+    of slices if the next layer is a matrix product, and otherwise a list with one tensor for each client.
     """
 
     def __init__(self, stack: Stack, layers: Layers, clients: tuple[int, int], x: Tensor) -> None:
@@ -288,10 +288,10 @@ class Frame:
         if not isinstance(here, Slices):
             raise NotImplementedError("the output of the net has more than two dimensions")
         self.output = here
-        slope: Any = self.new_rows(here.shape[-1])
-        self.output_slope = slope
+        gradient: Any = self.new_rows(here.shape[-1])
+        self.output_gradient = gradient
         for i in range(len(layers) - 1, self.lowest - 1, -1):
-            slope = undo[i](slope)
+            gradient = undo[i](gradient)
 
     def new_rows(self, columns: int) -> Slices:
         return Slices(self.count, (self.batch, columns), self.stack.unit, self.stack.like)
@@ -309,7 +309,7 @@ class Frame:
                 else self.add_apart(layer, here, i)
             )
         if layer.kind == "flatten":
-            return here, lambda slope: slope
+            return here, lambda gradient: gradient
         if layer.kind == "linear":
             return self.add_linear(layer, here, i)
         if layer.kind in BY_NAME:
@@ -324,18 +324,18 @@ class Frame:
         bias = self.stack.values[layer.bias].each[part] if layer.bias else None
         self.forward.append(make_product(x.each, turned, y.each, bias))
 
-        def undo(slope: Slices) -> Slices | None:
+        def undo(gradient: Slices) -> Slices | None:
             grads = self.stack.grads
             if layer.weight in grads:
                 out = grads[layer.weight].each[part]
-                self.backward.append(make_product(slope.each.transpose(1, 2), x.each, out))
+                self.backward.append(make_product(gradient.each.transpose(1, 2), x.each, out))
             if layer.bias in grads:
                 out = grads[layer.bias].each[part]
-                self.backward.append(partial(torch.sum, slope.each, 1, out=out))
+                self.backward.append(partial(torch.sum, gradient.each, 1, out=out))
             if i == self.lowest:
                 return None
             below = self.new_rows(weight.shape[2])
-            self.backward.append(make_product(slope.each, weight, below.each))
+            self.backward.append(make_product(gradient.each, weight, below.each))
             return below
 
         return y, undo
@@ -350,15 +350,15 @@ class Frame:
             for a, b in zip(xs, ys, strict=True):
                 b.copy_(chosen.forward(a, *layer.settings))
 
-        def undo(slope: Slices) -> Slices:
-            slopes = list(slope.each) if chosen.rounds else [slope.flat]
+        def undo(gradient: Slices) -> Slices:
+            gradients = list(gradient.each) if chosen.rounds else [gradient.flat]
 
             def backward() -> None:
-                for g, a, b in zip(slopes, xs, ys, strict=True):
+                for g, a, b in zip(gradients, xs, ys, strict=True):
                     g.copy_(chosen.backward(g, a, b, *layer.settings))
 
             self.backward.append(backward)
-            return slope
+            return gradient
 
         self.forward.append(forward)
         return y, undo
@@ -367,11 +367,11 @@ class Frame:
         """Add ReLU in place, for all clients at once."""
         self.forward.append(partial(torch.relu_, x.flat))
 
-        def undo(slope: Slices) -> Slices:
-            how = (slope.flat, x.flat, 0)
+        def undo(gradient: Slices) -> Slices:
+            how = (gradient.flat, x.flat, 0)
             kernel = Aten.threshold_backward.grad_input
-            self.backward.append(partial(kernel, *how, grad_input=slope.flat))
-            return slope
+            self.backward.append(partial(kernel, *how, grad_input=gradient.flat))
+            return gradient
 
         return x, undo
 
@@ -384,8 +384,8 @@ class Frame:
             for place, image in zip(places, images, strict=True):
                 place.copy_(image.flatten(1))
 
-        def undo(slope: Slices) -> list[Tensor]:
-            return [part.reshape(shape) for part in slope.each]
+        def undo(gradient: Slices) -> list[Tensor]:
+            return [part.reshape(shape) for part in gradient.each]
 
         self.forward.append(forward)
         return rows, undo
@@ -401,11 +401,11 @@ class Frame:
         def forward() -> None:
             ys[:] = [run.forward(x) for run, x in zip(runs, xs, strict=True)]
 
-        def undo(slopes: list[Tensor]) -> list[Tensor]:
+        def undo(gradients: list[Tensor]) -> list[Tensor]:
             below = list[Tensor]()
 
             def backward() -> None:
-                parts = zip(runs, slopes, xs, ys, strict=True)
+                parts = zip(runs, gradients, xs, ys, strict=True)
                 below[:] = [run.backward(g, x, y) for run, g, x, y in parts]
 
             self.backward.append(backward)
@@ -422,7 +422,7 @@ class Frame:
             return [ConvolutionOfClient(self.stack, layer, c, i > self.lowest) for c in part]
         return [ActivationOfClient(layer) for _ in part]
 
-    def run_net(self, x: Tensor | Sequence[Tensor]) -> None:
+    def run_forward(self, x: Tensor | Sequence[Tensor]) -> None:
         """Compute the outputs for a mini-batch of each client: one tensor of rows, or a list of images."""
         if self.rows is not None:
             assert isinstance(x, Tensor)
@@ -432,8 +432,8 @@ class Frame:
         for operation in self.forward:
             operation()
 
-    def run_back(self) -> None:
-        """Compute all gradients from the gradient of the output, in ``output_slope``."""
+    def run_backward(self) -> None:
+        """Compute all gradients from the gradient of the output, in ``output_gradient``."""
         for operation in self.backward:
             operation()
 
@@ -461,7 +461,7 @@ class ApartLayer:
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def backward(self, slope: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -472,8 +472,8 @@ class ActivationOfClient(ApartLayer):
     def forward(self, x: Tensor) -> Tensor:
         return self.chosen.forward(x, *self.settings)
 
-    def backward(self, slope: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return self.chosen.backward(slope, x, y, *self.settings)
+    def backward(self, gradient: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.chosen.backward(gradient, x, y, *self.settings)
 
 
 class PoolOfClient(ApartLayer):
@@ -485,9 +485,9 @@ class PoolOfClient(ApartLayer):
         y, self.indices = Aten.max_pool2d_with_indices(x, *as_pairs(self.settings))
         return y
 
-    def backward(self, slope: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor, x: Tensor, y: Tensor) -> Tensor:
         how = (*as_pairs(self.settings), self.indices)
-        out: Tensor = Aten.max_pool2d_with_indices_backward(slope, x, *how)
+        out: Tensor = Aten.max_pool2d_with_indices_backward(gradient, x, *how)
         return out
 
 
@@ -506,16 +506,16 @@ class ConvolutionOfClient(ApartLayer):
     def forward(self, x: Tensor) -> Tensor:
         return torch.conv2d(x, self.weight, self.bias, *self.settings)
 
-    def backward(self, slope: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor, x: Tensor, y: Tensor) -> Tensor:
         stride, padding, dilation, groups = self.settings
         sizes = None if self.bias is None else list(self.bias.shape)
         mask = [self.has_below, *(g is not None for g in self.grads)]
         how = (sizes, stride, padding, dilation, False, [0, 0], groups, mask)
-        below, *found = Aten.convolution_backward(slope, x, self.weight, *how)
+        below, *found = Aten.convolution_backward(gradient, x, self.weight, *how)
         for place, grad in zip(self.grads, found, strict=True):
             if place is not None:
                 place.copy_(grad)
-        out: Tensor = below if self.has_below else slope
+        out: Tensor = below if self.has_below else gradient
         return out
 
 

@@ -57,7 +57,7 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
 
 def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
     """Open a file for reading; refuse pipes, devices, folders and files larger than ``limit`` bytes."""
-    # without O_NONBLOCK, a pipe would wait for somebody who writes
+    # without O_NONBLOCK, a pipe would wait for a writer
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return os.fdopen(check_regular(fd, limit), "rb")
 
@@ -148,7 +148,7 @@ def write_atomically(
 
 
 def remove_unfinished_files(folder: Path) -> None:
-    """Remove the files in a folder and below that killed processes did not finish; nobody may be writing."""
+    """Remove the files in a folder and below that killed processes did not finish; no process may be writing."""
     with translate_disk_errors(folder):
         for path in folder.rglob(f".*.{'[0-9a-f]' * 16}{UNFINISHED}"):
             path.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def remove_unfinished_files(folder: Path) -> None:
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a new folder with these files: all of them or nothing, even after a crash.
 
-    The files are first written to a hidden folder beside it, which the next attempt replaces.
+    The files are first written to a hidden folder next to it, which the next attempt replaces.
     """
     new = written = folder.with_name(f".{folder.name}.new")
     try:
@@ -231,7 +231,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock a folder for this process. The lock ends with the process, even if that crashes.
+    """Lock a folder for this process. The lock is released when the process exits, even in a crash.
 
     Names in the folder that a killed process did not sync are synced, so readers can rely on them.
     """
@@ -242,7 +242,7 @@ def lock_folder(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise BusyError(
-            f"{folder} is in use by another process; wait for it or end it first"
+            f"{folder} is in use by another process; wait for it, or stop it first"
         ) from None
     try:
         with translate_disk_errors(folder):
@@ -280,7 +280,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_regular_file(path, JSON_LIMIT))
     except FileNotFoundError:
-        raise FolderError(f"{path} is not there") from None
+        raise FolderError(f"{path} does not exist") from None
     except (ValueError, RecursionError):
         raise FolderError(f"{path} is damaged: it is not JSON") from None
     except UnsuitableFileError as error:

@@ -163,7 +163,7 @@ def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[T
 
 
 class GroupRun:
-    """The training of some clients, longest pass first: the stack shrinks as the other passes end."""
+    """The training of some clients, longest pass first: the stack shrinks as shorter passes finish."""
 
     def __init__(self, passes: Sequence[DirectPass], packing: int) -> None:
         self.passes = sorted(passes, key=lambda p: -len(p.sizes))
@@ -199,20 +199,23 @@ class GroupRun:
                     parameter.data = parameter.detach().clone()
 
     def run_steps(self, x: Tensor, y: Tensor, count: int, steps: range) -> None:
-        """Run some steps for the first ``count`` clients, on the examples gathered for these steps."""
+        """Train the first ``count`` clients of the stack for these steps, without autograd.
+
+        ``x`` and ``y`` hold the mini-batches of all steps.
+        """
         shape = (len(steps), count, self.size)
         y = y.view(*shape, *y.shape[1:])
         for at, step in enumerate(steps):
             for first, last, size in self.split_clients(step, count):
                 frame = self.get_frame(first, last, size, x)
                 if frame.takes_rows:
-                    frame.run_net(x.view(*shape, -1)[at, first:last, :size])
+                    frame.run_forward(x.view(*shape, -1)[at, first:last, :size])
                 else:
                     begins = [(at * count + i) * self.size for i in range(first, last)]
                     images = [x[b : b + size] for b in begins]
-                    frame.run_net([v if is_aligned(v) else v.clone() for v in images])
-                self.set_slopes(frame, y[at, first:last, :size], step)
-                frame.run_back()
+                    frame.run_forward([v if is_aligned(v) else v.clone() for v in images])
+                self.compute_output_gradient(frame, y[at, first:last, :size], step)
+                frame.run_backward()
                 self.add_pulls(first, last, step)
                 self.update(first, last, step)
 
@@ -232,17 +235,17 @@ class GroupRun:
             self.frames[key] = Frame(self.stack, layers, (first, last), x[:size])
         return self.frames[key]
 
-    def set_slopes(self, frame: Frame, y: Tensor, step: int) -> None:
+    def compute_output_gradient(self, frame: Frame, y: Tensor, step: int) -> None:
         """Compute the gradient of the loss with respect to the output; keep what is needed for the loss."""
-        z, slope, key = (
+        z, gradient, key = (
             frame.output.each,
-            frame.output_slope,
+            frame.output_gradient,
             (frame.first, frame.last, frame.batch),
         )
         if self.loss is CLASS_LOSS:
             logs = Aten._log_softmax(z, 2, False)
             target = torch.zeros_like(logs).scatter_(2, y.unsqueeze(2), -1.0 / frame.batch)
-            slope.each.copy_(Aten._log_softmax_backward_data(target, logs, 2, torch.float32))
+            gradient.each.copy_(Aten._log_softmax_backward_data(target, logs, 2, torch.float32))
             self.kept.setdefault(key, []).append((step, logs, y))
             return
         for i, (output, labels) in enumerate(zip(z, y, strict=True), frame.first):
@@ -250,7 +253,7 @@ class GroupRun:
                 leaf = output.detach().requires_grad_()
                 value = self.loss(leaf, labels)
                 (found,) = torch.autograd.grad(value, leaf)
-            slope.each[i - frame.first].copy_(found)
+            gradient.each[i - frame.first].copy_(found)
             self.found[i][step] = value.item()
 
     def read_losses(self) -> None:
@@ -328,7 +331,7 @@ def check_pass(one: DirectPass) -> tuple[bool, int]:
 
 
 def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
-    """Find how a plain pass of such a net can run with the bits of autograd: in a group, direct, or neither."""
+    """Return how a plain pass of such a net gets the bits of autograd: "groups", "direct" or "autograd"."""
     one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
     if one is None or how.clip_norm is not None:
         return "autograd"
@@ -340,21 +343,21 @@ def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> 
 def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
     """Compare steps with mini-batches of the same size with those of autograd, bit for bit."""
     count = GROUP_SIZE if one.has_small_net else 1
-    trial = Trial(one, size, count)
+    test = SelfTest(one, size, count)
     try:
-        if not trial.has_same_bits([0], PACKED):
+        if not test.has_same_bits([0], PACKED):
             return False, 0
         # a pull may use the net, so its parameters must be aligned
         packings = (PACKED, ALIGNED) if one.pull is None else (ALIGNED,)
         for packing in packings if count > 1 else ():
-            if all(trial.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
+            if all(test.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
                 return True, packing
     except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for
         return False, 0
     return True, 0
 
 
-class Trial:
+class SelfTest:
     """Random nets and examples of clients, and the results of training them with autograd."""
 
     def __init__(self, one: DirectPass, size: int, count: int) -> None:

@@ -1,8 +1,9 @@
 """A meeting of clients in one process: each runs up to its training pass, then all passes run together.
 
 A client that reaches a pass does not train yet: the next client starts inside its call of ``fit``, and so
-on. When the last client has arrived, all passes run as one computation, and the clients go on, the last one
-first. Any further pass of a client runs on its own. Algorithms do not notice.
+on. When the last client has arrived, all passes run as one computation, and the clients continue, the last one
+first. Any further pass of a client runs on its own. Algorithms do not notice, but the traceback of an
+error inside an algorithm also shows the frames of the clients that are waiting.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class WaitingPass:
 
 
 class Meeting(Generic[Result]):
-    """Tasks that run inside each other, and the training passes that wait for them."""
+    """Jobs that run nested, and the training passes that wait until all have arrived."""
 
-    def __init__(self, tasks: Sequence[Callable[[], Result]]) -> None:
-        self.left = list(enumerate(tasks))[::-1]
+    def __init__(self, jobs: Sequence[Callable[[], Result]]) -> None:
+        self.left = list(enumerate(jobs))[::-1]
         self.results, self.errors = dict[int, Result](), dict[int, Exception]()
         self.waiting = list[WaitingPass]()
 
     def run(self) -> list[Result]:
-        """Run all tasks; return their results in order, or raise the error of the first task that failed."""
+        """Run all jobs; return their results in order, or raise the error of the first job that failed."""
         token = MEETING.set(self)  # type: ignore[arg-type]
         try:
             while self.left:
@@ -51,15 +52,15 @@ class Meeting(Generic[Result]):
         return [self.results[i] for i in sorted(self.results)]
 
     def start_next(self) -> None:
-        number, task = self.left.pop()
+        number, job = self.left.pop()
         try:
             with torch.enable_grad():  # even if the waiting client has switched it off
-                self.results[number] = task()
-        except Exception as error:  # only this task fails: the waiting client goes on
+                self.results[number] = job()
+        except Exception as error:  # only this job fails: the waiting client continues
             self.errors[number] = error
 
     def join(self, one: DirectPass, packing: int) -> None:
-        """Wait until all other tasks have started, then run the pass together with theirs."""
+        """Wait until all other jobs have started, then run the pass together with theirs."""
         mine = WaitingPass(one, packing)
         self.waiting.append(mine)
         while self.left and not mine.has_run:

@@ -37,7 +37,7 @@ class Net(nn.Module):
     classes: int = 0
     task: str = "classification"
     width: float = 1.0  # width of the hidden layers, relative to the whole net
-    others: tuple[Net, ...] = ()  # where clients' nets differ, all of them, while this one is built
+    others: tuple[Net, ...] = ()  # if clients' nets differ: all of them, while this one is built
 
     if TYPE_CHECKING:
 

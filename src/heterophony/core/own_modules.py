@@ -19,7 +19,7 @@ from .errors import ConfigError
 from .files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 
 Sources = Mapping[str, tuple[str, str]]  # module name -> (file, source text)
-LIBRARIES = ("timm", "transformers")  # a name such as timm:resnet18 is one of theirs, not a module
+LIBRARIES = ("timm", "transformers")  # names such as timm:resnet18 are models of these, not modules
 LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loaded by their path
 
 

@@ -35,7 +35,7 @@ class Field:
     name: str  # key of a dict, or position in a tuple
     dtype: str  # as stored
     shape: tuple[int, ...]  # shape; for sequences, of the longest one
-    is_sequence: bool = False  # do lengths differ?
+    is_sequence: bool = False  # whether lengths differ
     mask: str = ""  # the name of the input that marks what is not padding; none if empty
 
     @property
@@ -88,7 +88,7 @@ class Record:
             self.fields, rows.split([f.words for f in self.fields], 1), strict=True
         ):
             lengths = words[:, 0].clamp(1, field.shape[0]) if field.is_sequence else None
-            # new memory: a type of eight bytes cannot begin at every word
+            # new memory: a type of eight bytes cannot start at every word
             flat = words[:, int(field.is_sequence) :].clone(memory_format=torch.contiguous_format)
             values = flat.view(DTYPES[field.dtype])[:, : prod(field.shape)]
             values = values.reshape(len(rows), *field.shape)
@@ -133,7 +133,7 @@ class Unpack:
 
 
 def unpack_inputs(module: nn.Module, record: Record | None) -> None:
-    """Let a module accept packed rows of this record; without a record, change nothing."""
+    """Make a module accept packed rows of this record; without a record, change nothing."""
     if record is not None:
         module.register_forward_pre_hook(Unpack(record), with_kwargs=True)
 

@@ -103,7 +103,7 @@ def is_within(position: Tensor, size: int) -> Tensor:
 
 GATHERED_BYTES = 1 << 18  # network input gathered at once, small enough for the cache
 GATHERED_ITEM_BYTES = 4  # bytes of a float; tokens are larger, but their rows are short
-ALIGNMENT = 64  # bytes; torch aligns all memory so
+ALIGNMENT = 64  # bytes, to which torch aligns all memory
 
 
 @dataclass(frozen=True)

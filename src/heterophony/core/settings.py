@@ -53,7 +53,7 @@ def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Build an instance from a user's settings; errors begin with ``where`` and the key."""
+    """Build an instance from a user's settings; errors start with ``where`` and the key."""
     check_keys(values, [f.name for f in list_settings(cls)], f"{where}.")
     missing = [f.name for f in list_settings(cls) if is_required(f) and f.name not in values]
     if missing:

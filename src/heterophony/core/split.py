@@ -42,7 +42,7 @@ class Origin:
     traced: nn.Module | None = None  # the module, which shares its parameters with the net
 
     def rebuild_module(self, net: Net) -> nn.Module | None:
-        """Rebuild the module with the net's present parameters; None if the split cannot be wrong."""
+        """Rebuild the module with the net's current parameters; None if there is nothing to compare."""
         if self.cut.way != "replace":
             return self.traced
         copy = deepcopy(net)
@@ -111,7 +111,7 @@ def cut_module(module: nn.Module, cut: Cut) -> Net:
 def find_cut(
     module: nn.Module, head: str | int | None = None, example: Tensor | None = None
 ) -> Cut:
-    """Find where the head begins, unless it is named, and how the module can be cut there."""
+    """Find where the head starts, unless it is named, and how the module can be cut there."""
     children = {k: m for k, m in module._modules.items() if m is not None}
     owners = [i for i, m in enumerate(children.values()) if has_parameters(m)]
     if type(module).forward is nn.Sequential.forward:
@@ -307,7 +307,7 @@ def call_any_module(module: nn.Module, example: Tensor) -> Any:
             output = module.to(memory_format=torch.channels_last)(batch)  # type: ignore[call-overload]
     except HeterophonyError:
         raise
-    except Exception as error:  # whatever the forward of a user raises
+    except Exception as error:  # a user's forward may raise anything
         record = find_record(module)
         shape = record.describe() if record else "×".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0] or type(error).__name__

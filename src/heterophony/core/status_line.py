@@ -1,4 +1,4 @@
-"""A status line for slow work: updated in place in a notebook, printed now and then in a batch log."""
+"""A status line for slow work: updated in place in a notebook, printed from time to time in a batch log."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ MetricFunction = Callable[[Tensor, Tensor], float | Tensor]
 
 @dataclass(frozen=True)
 class Metric:
-    """A named function. If it is not finite for a client (undefined), the client is not counted."""
+    """A named metric. Clients for which it is undefined (not finite) are left out of the mean."""
 
     name: str
     compute: MetricFunction

@@ -14,7 +14,7 @@ from pathlib import Path
 PREFIX = "heterophony-tmp-"
 LONGEST_SOCKET_PATH = 100  # the system allows 107 characters on Linux, 103 on macOS
 SHORT_PARENT = Path("/tmp")  # noqa: S108 - mkdtemp makes a folder that only this user can enter
-_locks: dict[Path, int] = {}  # folder -> lock; the system releases them when the process ends
+_locks: dict[Path, int] = {}  # folder -> lock; the system releases them when the process exits
 
 
 def create_temporary_folder(socket: str = "") -> Path:
@@ -29,7 +29,7 @@ def create_temporary_folder(socket: str = "") -> Path:
     _remove_abandoned_folders(parent)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        # until it is locked, another process may take it for abandoned and remove it
+        # until it is locked, another process may consider it abandoned and remove it
         try:
             lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:

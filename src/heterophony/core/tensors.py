@@ -4,7 +4,7 @@ The functions at the end convert between a module and its tensors: ``weights`` a
 its tensors, ``params`` returns the live parameters, ``frozen`` copies the module, and
 ``load_into_net`` writes tensors back.
 
-Parameters that are frozen when a run begins are *given*: everybody has them, nobody trains or sends
+Parameters that are frozen when a run starts are *given*: all clients have them, none trains or sends
 them. ``weights``, ``params`` and ``state`` leave them out.
 """
 
@@ -157,7 +157,7 @@ def mark_given(net: nn.Module) -> None:
 
 
 def is_given(tensor: Tensor) -> bool:
-    """Return True if this is a parameter that was frozen when the run began."""
+    """Return True if this is a parameter that was frozen when the run started."""
     return getattr(tensor, GIVEN_MARK, False)
 
 
@@ -202,7 +202,7 @@ def load_into_net(net: nn.Module, tensors: Tensors) -> None:
 
 
 def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Run the net on ``x`` with ``tensors`` instead of its own; the net does not change."""
+    """Run the net on ``x`` with ``tensors`` in place of its own parameters; the net does not change."""
     out: Tensor = functional_call(net, dict(tensors), (x,))
     return out
 

@@ -45,7 +45,7 @@ class Part(fx.GraphModule):
 
 
 def rebuild_part(make: Callable[..., fx.GraphModule], args: tuple[Any, ...]) -> Part:
-    """Rebuild a pickled part; torch.fx by itself would make it a plain ``GraphModule``."""
+    """Rebuild a pickled part; torch.fx would make it a plain ``GraphModule``."""
     plain = make(*args)
     return Part(plain, plain.graph)
 

@@ -169,7 +169,7 @@ class Adam(Optimizer):
 
 
 class OwnOptimizer(Optimizer):
-    """One of torch's or the user's; what it keeps of a parameter are tensors."""
+    """Wraps an optimiser of torch or of the user; its state must consist of tensors."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class OwnOptimizer(Optimizer):
         kept: Tensors,
         factor: float = 1.0,
     ) -> None:
-        """``kept`` has the tensors to begin with, as in ``square_avg/head.weight``."""
+        """``kept`` has the tensors to start with, as in ``square_avg/head.weight``."""
         super().__init__(named, how, rates, factor)
         assert how.own_optimizer is not None
         groups = [{"params": [named[k] for k in names], "lr": lr} for lr, names in self.groups]
@@ -208,7 +208,7 @@ class OwnOptimizer(Optimizer):
             self.made.step()
         except TypeError as error:  # an optimiser that needs a closure, such as LBFGS
             raise ConfigError(
-                f"training.optimizer: {type(self.made).__name__} cannot do a step by itself ({error})"
+                f"training.optimizer: {type(self.made).__name__} cannot step without a closure ({error})"
             ) from None
 
 
@@ -307,7 +307,7 @@ class Training:
     def compute_lr_factor(self, t: int, rounds: int) -> float:
         """Return the factor of every learning rate in round ``t`` = 0, 1, …, given the number of rounds.
 
-        With w rounds of warm-up it is 1/(w+1), …, w/(w+1); then the schedule begins. Training after
+        With w rounds of warm-up it is 1/(w+1), …, w/(w+1); then the schedule starts. Training after
         the last round (of clients that join, or when tuning) uses the rate of the last round.
         """
         t = min(t, max(0, rounds - 1))
@@ -359,7 +359,10 @@ class Training:
 
 
 def take_own_functions(training: Training) -> None:
-    """Move functions in place of names to fields of their own; settings of a named choice are then refused."""
+    """If the optimiser or schedule is a function, move it to its own field.
+
+    Settings that only named choices use are then refused.
+    """
     for key, choices in CHOICES.items():
         chosen, usual = getattr(training, key), next(iter(choices))
         if isinstance(chosen, str):

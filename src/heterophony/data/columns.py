@@ -88,7 +88,7 @@ def parse_column(
     if 0 < len(texts) < len(given) / 2:
         row, cell = texts[0]
         raise DataError(
-            f"{where}, row {row + 1}, column '{name}': '{cell}' is not a number, as most others are;"
+            f"{where}, row {row + 1}, column '{name}': '{cell}' is not a number, unlike most values of the column;"
             " correct it, or leave it empty"
         )
     names = tuple(sorted({str(cell).strip() for _, cell in given}))

@@ -242,7 +242,7 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
     how = "y - 1" if from_zero else "np.unique(y, return_inverse=True)[1]"
     raise DataError(
         f"{source.name}: the labels are {', '.join(map(str, shown))}, not 0 … {len(found) - 1};"
-        f" number them so ({how}), or give classes={found[-1] + 1} (data.classes) if some classes"
+        f" renumber them ({how}), or give classes={found[-1] + 1} (data.classes) if some classes"
         " have no example"
     )
 

@@ -27,7 +27,7 @@ from ..jobs.work import work_together
 
 AUTO_ADDRESS = "auto"  # join the cluster that this machine is a node of
 ENGINES = {"serial": "base:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
-MAX_ATTEMPTS = 3  # worker deaths on one job after which the run ends
+MAX_ATTEMPTS = 3  # worker deaths on one job after which the run stops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Engine(ABC):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:  # noqa: B027  # most hold nothing
-        """Release what the engine holds; ``kind`` is the error that ends the run, if any."""
+        """Release what the engine holds; ``kind`` is the error that stops the run, if any."""
 
     def available(self, clients: Sequence[str]) -> list[str]:
         """Return the clients that can be given a job now, in the same order."""
@@ -253,7 +253,7 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
 
 
 class Serial(Engine):
-    """Runs one job after the other in this process.
+    """Runs jobs one by one in this process.
 
     It uses one torch thread, as every worker does, so that all engines produce the same bits.
     """

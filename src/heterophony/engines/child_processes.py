@@ -1,4 +1,4 @@
-"""Child processes: started from a fork server, supervised through a pipe, ended with their parent.
+"""Child processes: started from a fork server, supervised through a pipe, stopped with their parent.
 
 The fork server has already imported torch, so a child starts in milliseconds. A child sends its
 errors through the pipe, and its parent raises them again with the same type.
@@ -29,7 +29,7 @@ if sys.platform == "darwin":  # libraries that torch loads there do not survive 
     CONTEXT = multiprocessing.get_context("spawn")
 else:
     CONTEXT = multiprocessing.get_context("forkserver")
-# raised if the other process has ended
+# raised if the other process has exited
 PIPE_CLOSED = EOFError, BrokenPipeError, ConnectionResetError
 SAFE_PATH_VARIABLE, SET_BY_US = "PYTHONSAFEPATH", "heterophony"
 START_ATTEMPTS = 5
@@ -53,7 +53,7 @@ def start_fork_server(*preload: str) -> None:
 
 
 def ensure_fork_server() -> None:
-    """Start the fork server unless it runs; start it again if it was killed."""
+    """Start the fork server unless it is running; restart it if it was killed."""
     keep_sockets_in_own_folder()
     with safe_path():
         resource_tracker.ensure_running()  # it sets the signal mask itself, so start it first
@@ -90,8 +90,8 @@ def safe_path() -> Iterator[None]:
         del os.environ[SAFE_PATH_VARIABLE]
 
 
-def end_if_script_is_imported() -> None:
-    """End this process if it is a child that still imports its parent's script; call this first.
+def exit_if_script_is_imported() -> None:
+    """Exit if this process is a child that still imports its parent's script; call this first.
 
     In that case the script starts children without ``if __name__ == "__main__":``. The parent reports
     this in one line; without this check, Python would print a page for every child.
@@ -110,7 +110,7 @@ def forget_missing_script() -> None:
 class ChildProcess:
     """A process that runs ``target(pipe, *args)``, and the parent's end of the pipe.
 
-    It can be started again after it has ended. ``target`` must be importable.
+    It can be started again after it has exited. ``target`` must be importable.
     """
 
     def __init__(self, target: Callable[..., None], *args: object) -> None:
@@ -132,11 +132,12 @@ class ChildProcess:
             self.pipe.close()
             time.sleep(0.1 * 2**attempt)  # a server that is dying still looks alive for a moment
         raise EngineError(
-            "a process could not be started: the fork server ended each time; is there enough memory?"
+            "a process could not be started: the fork server exited every time,"
+            " possibly because memory ran out"
         )
 
     def receive(self) -> Any:
-        """Return the next message, or raise the error that the child sent; EOFError if the child ended."""
+        """Return the next message, or raise the error that the child sent; EOFError if the child exited."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError:
@@ -146,12 +147,12 @@ class ChildProcess:
         return message
 
     def kill(self) -> None:
-        """End the process like ``kill -9``."""
+        """Kill the process, as ``kill -9`` does."""
         self.process.kill()
         self.wait_for_exit()
 
     def wait_for_exit(self, seconds: float | None = None) -> int | None:
-        """Wait until the process ends and return its exit code; return None after ``seconds``."""
+        """Wait until the process exits and return its exit code; return None after ``seconds``."""
         self.process.join(seconds)
         if self.process.exitcode is not None:
             self.pipe.close()
@@ -207,13 +208,13 @@ def configure_torch() -> None:
 
 
 def set_parent_death_signal() -> None:
-    """Ask Linux to kill this process when the fork server, which forked it, ends."""
+    """Ask Linux to kill this process when the fork server, which forked it, exits."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def exit_with_parent() -> None:
-    """End this process when its parent has ended, even in the middle of a long job.
+    """Exit when the parent exits, even in the middle of a long job.
 
     The signal of Linux is not enough: the fork server lives as long as any of its children.
     """
@@ -222,7 +223,7 @@ def exit_with_parent() -> None:
 
 
 def wait_for_parent_exit() -> None:
-    """Return when the process that started this one has ended, for whatever reason."""
+    """Return when the parent has exited."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

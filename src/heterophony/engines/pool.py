@@ -144,9 +144,9 @@ class Pool(base.Engine):
             worker.pipe.send((message, sharing.sharing))
 
     def replace_worker(self, worker: Worker, batch: Sequence[Job], deaths: int) -> None:
-        """Replace a dead worker; end the run if several workers died on the same job."""
+        """Replace a dead worker; stop the run if several workers died on the same job."""
         exit_code, job = worker.wait_for_exit(), batch[0]
-        if exit_code == 1:  # Python's own: the worker ended before it could take a job
+        if exit_code == 1:  # Python's own: the worker exited before it could take a job
             raise EngineError(
                 "a worker of the pool could not start: it imports the script again, so the script"
                 ' must call hp.run below `if __name__ == "__main__":` (or use the serial engine);'
@@ -155,8 +155,8 @@ class Pool(base.Engine):
         if deaths >= base.MAX_ATTEMPTS:
             raise EngineError(
                 f"client {job.client}, round {job.t}: {base.MAX_ATTEMPTS} workers died on this job"
-                f" (exit code {exit_code}); is there enough memory?"
-                " fewer engine.workers need less"
+                f" (exit code {exit_code}); this may be lack of memory:"
+                " lower engine.workers"
             )
         i = self.workers.index(worker)
         self.workers[i] = self.start_worker(i)
@@ -196,7 +196,7 @@ def run_worker(
     where: WorkerPlace,
     sources: Sources,
 ) -> None:
-    """Receive jobs and send replies, until the driver closes the pipe or ends."""
+    """Receive jobs and send replies, until the driver closes the pipe or exits."""
     try:
         federation = Federation.open(Path(data))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up

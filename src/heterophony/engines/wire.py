@@ -141,7 +141,7 @@ class ReplyBatch:
 
 
 def take(message: TensorMessage) -> Memory:
-    """Decode a message that nobody else reads, and delete its file."""
+    """Decode a message that no other process reads, and delete its file."""
     groups = message.decode()
     message.delete()
     return groups

@@ -29,7 +29,9 @@ from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
-Form = Literal["rows", "stack", "alone"]  # how clients with equally many examples are evaluated
+Form = Literal[
+    "rows", "stack", "alone"
+]  # how clients with the same number of examples are evaluated
 BLOCK_ROWS = 1000  # examples that go through the net at once
 ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need to be tried
 KEPT_BYTES = 16 << 20  # limit on the client memories loaded at a time

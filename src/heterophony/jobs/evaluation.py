@@ -102,7 +102,10 @@ def measure(
 
 @dataclass
 class LossSum:
-    """Adds up losses in float64, in batches of the same size on every device, so that the bits are the same everywhere."""
+    """Adds up losses in float64.
+
+    Batches have the same size on every device, so results are bit-identical.
+    """
 
     total: float = 0.0
     count: int = 0
@@ -224,7 +227,7 @@ def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool
 
 
 def cache_last_output(module: nn.Module) -> None:
-    """Let a module return its last output if input and weights have not changed."""
+    """Make a module return its last output if input and weights have not changed."""
     if find_record(module) is not None:  # unpacked inputs are new tensors at every call
         return
     compute = module.forward

@@ -67,14 +67,16 @@ class Plan:
     share_personal: bool = False  # send them from boards anyway, if G needs them
     loss: Criterion | None = None  # the user's own loss; default: the task's loss
     metrics: tuple[Metric, ...] = ()  # metrics besides the task's score
-    confusion: bool = False  # count each pair of true and predicted class?
+    confusion: bool = False  # whether to count each pair of true and predicted class
     name: str = ""  # name by which the algorithm was chosen; default: from its class
     # active ones only, in the order in which they are applied
     protections: tuple[Protection, ...] = ()
     attack: Attack = Attack()  # simulated malicious clients
     choose_by: Literal["P", "G"] = "P"  # validation score that determines the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
-    patience: int | None = None  # evaluations without a better validation score before the run ends
+    patience: int | None = (
+        None  # evaluations without a better validation score before the run stops
+    )
     # by name, if clients have different ones
     nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)
     net_of: Mapping[str, str] = field(
@@ -148,7 +150,7 @@ class Plan:
         )
 
     def try_training(self, compute: Compute) -> str:
-        """Find how plain passes can run with the bits of autograd: "groups", "direct" or "autograd"."""
+        """Return how plain passes get the bits of autograd: "groups", "direct" or "autograd"."""
         name = next((c for c, n in self.federation.sizes().items() if n), None)
         if not compute.fast or compute.precision != "float32" or name is None:
             return "autograd"
@@ -193,7 +195,7 @@ class Plan:
 
     @property
     def given(self) -> Tensors:
-        """The tensors that were frozen when the run began: equal in every copy of a net, never sent."""
+        """The tensors that were frozen when the run started: equal in every copy of a net, never sent."""
         return self.join_tensors(
             Tensors(net.state_dict()).only(*self.list_names(net, 0, "given"))
             for net in self.templates.values()
@@ -243,7 +245,7 @@ class Plan:
     def select_clients(
         self, t: int, clock: float = 0.0, available: Sequence[str] | None = None
     ) -> list[str]:
-        """Select the clients of round ``t``, which begins at ``clock`` of the simulated time.
+        """Select the clients of round ``t``, which starts at ``clock`` of the simulated time.
 
         ``available`` are the clients to which the engine can give work; default: all.
         """
@@ -276,7 +278,7 @@ class Plan:
         return any(p.needs_secret for p in self.protections)
 
     def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
-        """Count the examples that FedAvg would have gone through in round ``t``.
+        """Count the examples that FedAvg would have trained on in round ``t``.
 
         ``trained`` are the clients that trained in it. If the algorithm does not train the selected
         clients, the clients that FedAvg would have selected are counted instead.
@@ -410,7 +412,7 @@ class Job:
     cost: int = 0  # number of examples; engines start the most expensive jobs first
     turn: int = 0  # counts from 0 if a client is drawn several times in one round
     keeps_memory: bool = True  # whether to store its memory; only in the last of several turns
-    # does the job, if its kind is "other"
+    # runs the job, if its kind is "other"
     custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None
 
 

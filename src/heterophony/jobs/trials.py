@@ -1,4 +1,4 @@
-"""Trial runs before a run begins: simulated replies show what is sent and whether protections fit."""
+"""Dry runs before a run starts: simulated replies show what is sent and whether protections fit."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def simulate_reply(
 
 TOLERANCE = 1e-4  # relative to the largest value: rounding is far below, an effect far above
 ADVICE = {
-    "sum": "add noise on devices (where = 'device'), or choose another algorithm or protection",
+    "sum": "add noise on the clients (where = 'device'), or choose another algorithm or protection",
     "symmetric": "choose krum or norm_bound, or another algorithm",
 }
 
@@ -125,7 +125,7 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
         merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
-    except Exception:  # whatever the algorithm misses in it
+    except Exception:  # whatever the algorithm lacks in such a reply
         raise ConfigError(
             f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
             " participation.kind = 'poisson' can produce; choose another kind, or where = 'device'"

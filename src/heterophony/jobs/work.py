@@ -1,4 +1,4 @@
-"""Do a job: train, evaluate or join as one client, with protections on both the client and the server."""
+"""Run a job: train, evaluate or join as one client, with protections on both the client and the server."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ def restore_replies(
 
 
 def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
-    """Do one job. Every engine and every board runs jobs only through this function.
+    """Run one job.
+
+    Every engine and every board runs its jobs through this function, except evaluations in blocks, which
+    ``work_together`` runs for several clients at once.
 
     A client's net and batches are on the device of ``compute``; all that the job takes and returns is
     on the CPU. An attack of the privacy audit always runs on the CPU.
@@ -127,7 +130,7 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
 def work_together(
     plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute = ON_CPU
 ) -> list[Reply]:
-    """Do several jobs; clients that train meet in ``fit`` and train as one computation.
+    """Run several jobs; clients that train meet in ``fit`` and train as one computation.
 
     The replies are the same as from ``work``, except for their times: each gets an equal share.
     """
@@ -150,7 +153,7 @@ def work_together(
 
 
 def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Do one job on the current device, and measure its time."""
+    """Run one job on the current device, and measure its time."""
     begun = time.perf_counter()
     memory = client_store.load_memory(job.client, before=job.t)
     if job.custom_work is not None:
@@ -271,7 +274,7 @@ def is_finite(tensor: Tensor) -> bool:
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     """Evaluate a new client, train it for some rounds on its own data, and evaluate it again.
 
-    Every round begins with the same tensors from the server and with the client's own memory.
+    Every round starts with the same tensors from the server and with the client's own memory.
     """
     arrived = plan.build_client(job, {}, client_store)
     own = partial(plan.algorithm.predict, arrived)
@@ -291,6 +294,6 @@ def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Me
     """Select the received tensors that a new client needs to predict.
 
     Its memory has the whole network that it trained, so it needs only the extras. If the algorithm
-    adapts models before it predicts, it begins with the server's tensors, like every other client.
+    adapts models before it predicts, it starts with the server's tensors, like every other client.
     """
     return sent.only("*/*") if memory and not adapts_models(algorithm) else sent

@@ -1,6 +1,6 @@
 """Decide the claims of the five works from runs: paired by seed, over the rounds, with intervals.
 
-The paper's own rule, such as the best round, decides; the last ten evaluations are shown beside it.
+The paper's own rule, such as the best round, decides; the last ten evaluations are shown as well.
 One seed never decides, nor does a net that has not learned. The full scale overrides the medium scale.
 """
 
@@ -231,7 +231,7 @@ def iterate_cases(
 
 
 def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
-    """Return the claim's table with a variant; variants of attacks are the attacker's knowledge."""
+    """Return the claim's table with a variant; for attacks, the variant is what the attacker knows."""
     named = [variant] if variant and not claim.is_about_attacks else []
     return claim.table.choose_variants(named)
 

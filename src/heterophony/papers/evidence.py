@@ -220,7 +220,7 @@ def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[St
 
 
 def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Return True if a run has the settings of a cell and its algorithm no further non-default settings."""
+    """Return True if a run has the settings of a cell, and its algorithm has no other non-default settings."""
     if next(find_differences(cell, run), None) is not None:
         return False
     usual = asdict(resolve_config(dict(cell)).algorithm)
@@ -317,7 +317,7 @@ def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:
 
 
 def measure_last_rise(runs: Sequence[StoredRun]) -> tuple[float, bool]:
-    """Return by how many points G rises over the last part of the rounds, and if this may be noise.
+    """Return how many points G rises over the last part of the rounds, and whether that may be noise.
 
     A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
     It may be noise if its 95 % interval includes 0; the deviation of all evaluations from their lines,

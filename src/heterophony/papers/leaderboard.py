@@ -43,12 +43,12 @@ from ..studies.spec import RunSpec
 
 LARGEST_MEASURE = 1e15  # limit for bytes, seconds and shares in an entry
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
-PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
+PACKED_ENTRIES = "entries.zip"  # holds entries of the leaderboard that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
 MIN_SEEDS = 5  # seeds that a ranked entry needs
 HASH_NOTE = (
     "a hash depends on the kind of processor and on library versions: constraints.txt lists those"
-    " of the board"
+    " of the leaderboard"
 )
 MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seconds")
 
@@ -324,7 +324,7 @@ def describe_ranks(ranking: Ranking) -> str:
     return (
         f"± is half of the 95 % interval over seeds; ranks over {seeds} common seeds: average ranks"
         f" of P differ if they are {comparison.critical_difference:.1f} apart (Nemenyi, 5 %); those"
-        f" in bold cannot be told from the best{few}"
+        f" in bold are not significantly different from the best{few}"
     )
 
 
@@ -421,7 +421,7 @@ def write_entry(
 ) -> None:
     """Write an entry: its configuration, the result of each seed and, if any, its algorithm's file."""
     if folder.exists():
-        raise FolderError(f"{folder} exists already; remove it to add the entry again")
+        raise FolderError(f"{folder} already exists; remove it to add the entry again")
     content: dict[str, Any] = {"seeds": {str(s): dict(r) for s, r in sorted(seeds.items())}}
     if remark:
         content["remark"] = remark

@@ -76,7 +76,7 @@ class TableSelection:
     rows: str
     columns: str
     seeds: tuple[int, ...]
-    checkpoint: Path | None = None  # the checkpoint that all runs begin with
+    checkpoint: Path | None = None  # the checkpoint that all runs start from
 
     def __post_init__(self) -> None:
         for kind, pattern, names in (
@@ -193,15 +193,15 @@ def check_same_settings(task: CellRun, folder: RunFolder) -> None:
         written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
         raise FolderError(f"{folder.config_file} is damaged: {error}") from None
-    for key, asked, there in find_differences(name_groups(task.config), written):
+    for key, asked, there in find_differences(fill_group_clients(task.config), written):
         raise FolderError(
             f"{folder.path} holds a run with other settings ({key} is {there}, not {asked});"
             " choose another --out"
         )
 
 
-def name_groups(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a cell's settings with the clients of every group of nets, as its folder names them."""
+def fill_group_clients(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell's settings with the clients of each net group written out, as config.toml stores them."""
     model = settings.get("model", {})
     if not {"group", "groups"} & set(model):
         return settings
@@ -245,7 +245,7 @@ def read_finished(table: TableSelection, parent: Path) -> Iterator[tuple[CellRun
 
 @dataclass(frozen=True)
 class ReproductionResult:
-    """A reproduced table: its numbers beside the printed ones, and its claims."""
+    """A reproduced table: its numbers next to the printed ones, and its claims."""
 
     table: TableSelection
     numbers: list[verdicts.ComparedNumber]
@@ -329,7 +329,7 @@ def build_result(
 
 
 def hash_checkpoint(table: TableSelection) -> str | None:
-    """Return the SHA-256 of the file that all runs of a table began with."""
+    """Return the SHA-256 of the file that all runs of a table started from."""
     if table.checkpoint is None or not table.checkpoint.exists():
         return None
     return sha256(table.checkpoint.read_bytes()).hexdigest()
@@ -400,7 +400,7 @@ def run_table(
     open_progress: OpenProgress,
     note: Callable[[str], None],
 ) -> ReproductionResult:
-    """Do the remaining runs of a table in this folder; compare its numbers with the printed ones.
+    """Execute the remaining runs of a table in this folder; compare its numbers with the printed ones.
 
     ``overrides`` are settings of the engine. ``open_progress`` shows the progress of run folders;
     ``note`` receives the estimated duration and warnings.
@@ -427,14 +427,14 @@ def pretrain_table(
     open_progress: OpenProgress,
     note: Callable[[str], None],
 ) -> TableSelection:
-    """Train the checkpoint of a table unless it is there; return the table that begins with it."""
+    """Train the checkpoint of a table unless it exists; return the table that starts from it."""
     checkpoint = parent / CHECKPOINT_FILE
     found = replace(table, checkpoint=checkpoint)
     if not checkpoint.exists() and list_unfinished(found, parent):
         config = resolve_config(table.scale_config(table.published.pretraining))
         config = replace(config, engine=read_config(None, overrides).engine)
         folder, spec = prepare_pretraining(RunSpec(config), checkpoint)
-        note(f"training {checkpoint} first, which all runs begin with")
+        note(f"training {checkpoint} first, which all runs start from")
         with open_progress([folder]) as progress:
             run_all({folder: spec}, RunOptions(progress, workers, warn=note))
         save_pretrained(folder, spec, checkpoint)

@@ -1,4 +1,4 @@
-"""A reproduced table, with our numbers beside the printed ones, for a terminal and as files."""
+"""A reproduced table, with our numbers next to the printed ones, for a terminal and as files."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ LR_FACTOR = 3
 CENTRALISED = "centralized"
 # its clients draw their own images, as many as in the paper
 OWN_SIZE_PARTITION = "per_client_dirichlet"
-MIN_SEEDS = 5  # the paper's own seeds, and the numbers after them up to so many
+MIN_SEEDS = 5  # the paper's own seeds, then the numbers after them, up to this count
 MEDIUM_SCALE_NOTE = (
     "medium scale: the paper's data, partition, clients and kind of net, with at most 1,000 images per"
     " class at half their side, a quarter of the channels and at most 50 rounds: it decides orderings,"

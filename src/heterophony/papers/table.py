@@ -50,7 +50,7 @@ class MeasurementRule:
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
     seeds: list[int] = field(default_factory=lambda: [0])
     personal: Literal["merged", "just_trained"] = setting(
-        "merged", "which models P is of: after the merge, or as testbeds measure, before it"
+        "merged", "whether P is of models after the merge or, as testbeds measure it, before"
     )
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class PublishedTable:
     figure: FigureKind = setting("bars", "how it is drawn")
     draws: list[str] = field(default_factory=list)  # measures in the figure; empty: all
     settings: dict[str, Any] = field(default_factory=dict)
-    # settings of the checkpoint that all runs begin with
+    # settings of the checkpoint that all runs start from
     pretraining: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)

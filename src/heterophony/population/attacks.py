@@ -221,7 +221,7 @@ class Faults:
 def check_participation(
     faults: Faults, speeds: Speeds, participation: Participation, clients: Sequence[str]
 ) -> None:
-    """Before a run, raise an error if settings do not fit each other or the clients."""
+    """Before a run, raise an error if settings do not match each other or the clients."""
     size = (
         participation.compute_sample_size(len(clients))
         if isinstance(participation, RandomParticipation)

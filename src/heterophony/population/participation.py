@@ -39,7 +39,7 @@ class RandomParticipation:
             return max(1, int((self.rate or 0.0) * clients + 1e-9))
         if self.count > clients:
             raise ConfigError(
-                f"participation.count: {self.count} clients are to take part in a round,"
+                f"participation.count: {self.count} clients are selected per round,"
                 f" but there are only {clients}"
             )
         return self.count
@@ -70,7 +70,7 @@ class RandomParticipation:
 class Uniform(RandomParticipation):
     """Selects a fixed number of clients in every round, all with the same probability."""
 
-    replacement: bool = setting(False, "may a client be drawn twice in a round?")
+    replacement: bool = setting(False, "whether a client may be drawn twice in a round")
 
     def draw_positions(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], size: int, seed: int
@@ -86,7 +86,7 @@ class Skewed(RandomParticipation):
     gamma: float = setting(
         0.1, "evenness: with smaller values, fewer clients are selected most of the time", above=0
     )
-    replacement: bool = setting(True, "may a client be drawn twice in a round?")
+    replacement: bool = setting(True, "whether a client may be drawn twice in a round")
 
     def draw_positions(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], size: int, seed: int

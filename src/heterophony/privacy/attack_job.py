@@ -150,7 +150,7 @@ class CaseAttack:
         )
 
     def compute_first_gradient(self) -> Tensors:
-        """Compute the gradient at the start; attackers with equal gradients do the same attack."""
+        """Compute the gradient at the start; attackers with equal gradients run the same attack."""
         start = self.draw_start(0)
         return attacks.compute_gradients(
             self.make_client(),

@@ -41,13 +41,13 @@ class RecordingClient(Client):
 
     phases: tuple[TrainingPhase, ...] = ()
 
-    def _run_pass(self, given: TrainingPass) -> None:
+    def _run_pass(self, call: TrainingPass) -> None:
         """Record a pass, unless it has no mini-batch or repeats an earlier pass of its phase."""
-        samples = self.data.train if given.data is None else given.data
-        order = iterate_epochs(self.net, len(samples), given.how, given.epochs, given.steps)
-        if given.turn or next(order, None) is None:
+        samples = self.data.train if call.data is None else call.data
+        order = iterate_epochs(self.net, len(samples), call.how, call.epochs, call.steps)
+        if call.turn or next(order, None) is None:
             return
-        self.phases += (TrainingPhase(given.loss, frozenset(given.named), given.repeat),)
+        self.phases += (TrainingPhase(call.loss, frozenset(call.named), call.repeat),)
 
 
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
@@ -371,8 +371,7 @@ def infer_labels(gradient: Tensor, images: int) -> Tensor:
     """Infer the classes of ``images`` images, ascending, from the gradient of the last bias.
 
     With softmax and cross-entropy, the gradient's entry for a class is the mean probability minus the
-    share of
-    images of that class. So the class with the lowest entry has an image, which is counted, and the
+    share of images of that class. So the class with the lowest entry has an image, which is counted, and the
     search is repeated. This is exact for one image and an estimate for several.
     """
     left, found = gradient.detach().clone(), []

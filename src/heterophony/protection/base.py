@@ -1,4 +1,4 @@
-"""The interface of a protection: it transforms what travels between clients and server."""
+"""The interface of a protection: it transforms what clients and server send each other."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RunFacts:
     rate: float | None  # the probability of a client in a round; None for an own rule
     weights: str  # samples or uniform
     batch: int  # examples in a mini-batch
-    shares_buffers: bool  # are running statistics averaged?
-    unreliable: bool  # may a selected client not reply?
-    attacked: bool  # are there simulated malicious clients?
+    shares_buffers: bool  # whether running statistics are averaged
+    unreliable: bool  # whether a selected client may fail to reply
+    attacked: bool  # whether there are simulated malicious clients
     protections: tuple[Protection, ...]  # all that change something, in their order
 
 
@@ -41,7 +41,7 @@ class Departure:
     received: Tensors  # sent by the algorithm to the client
     announced: Tensors  # what protections on the server sent in addition
     weight: float  # weight of the reply in a mean
-    seed: int  # seed of the run, which everybody knows
+    seed: int  # seed of the run, which all participants know
     secret: bytes  # secret of this client or of the simulation; never sent
     metrics: Mapping[str, float] = field(default_factory=dict)  # metrics measured in training
 
@@ -49,7 +49,7 @@ class Departure:
 class PrivacyPromise(NamedTuple):
     """What ε and δ guarantee: for which unit, against whom, and how ε was computed."""
 
-    unit: str  # client or example: what one more or less of cannot be told
+    unit: str  # client or example: one more or less cannot be detected
     delta: float
     accounting: str
 
@@ -83,15 +83,17 @@ class Gathered:
 
 @dataclass(frozen=True, repr=False)
 class Protection:
-    """A transformation of the tensors that travel. Algorithms do not know about it.
+    """A transformation of the tensors that are sent. Algorithms do not know about it.
 
     ``leave`` and ``arrive`` are a pair: what one writes, the other reads. If there are several
     protections, the client's halves run in the order of the list, the server's in reverse order.
     """
 
-    encodes: ClassVar[bool] = False  # does it change names, shapes or types of what is sent?
-    once_per_round: ClassVar[bool] = False  # is it wrong if a client replies twice in a round?
-    guards_replies: ClassVar[bool] = False  # do losses and metrics of training stay on the client?
+    encodes: ClassVar[bool] = False  # whether it changes names, shapes or types of what is sent
+    once_per_round: ClassVar[bool] = False  # whether a client must not reply twice in a round
+    guards_replies: ClassVar[bool] = (
+        False  # whether losses and metrics of training stay on the client
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -19,7 +19,7 @@ MARGIN = 1e-6  # relative margin below the bound, because replies are rounded to
 
 @dataclass(frozen=True, repr=False)
 class ClientDP(base.Protection):
-    """Clip each client's whole change, and add Gaussian noise to the sum or on each device."""
+    """Clip each client's whole change, and add Gaussian noise to the sum or on each client."""
 
     guards_replies: ClassVar[bool] = True
     once_per_round: ClassVar[bool] = True
@@ -28,9 +28,9 @@ class ClientDP(base.Protection):
     epsilon: float | None = setting(None, "ε after all rounds; chooses the noise", above=0)
     delta: float = setting(1e-5, "δ; should be well below 1 / number of clients", above=0, below=1)
     where: Literal["server", "device"] = setting(
-        "server", "where noise is added: once to the sum, or to each reply on its device"
+        "server", "where noise is added: once to the sum, or to each reply on its client"
     )
-    budget: float | None = setting(None, "the run ends before its ε exceeds this", above=0)
+    budget: float | None = setting(None, "the run stops before its ε exceeds this", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +97,7 @@ class ClientDP(base.Protection):
         if self.epsilon is not None:
             if run.participation_kind == "own":
                 raise ConfigError(
-                    "protection.client_dp.epsilon: no accounting exists for this participation; give"
+                    "protection.client_dp.epsilon: no accounting exists for this participation; set"
                     " noise, or participation=hp.Poisson(rate=…)"
                 )
             noise = find_noise(self.epsilon, rate, run.rounds, self.delta)

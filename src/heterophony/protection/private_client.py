@@ -115,7 +115,7 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
 
     The gradients of the same examples are compared in three small batches: unchanged, with the last
     example replaced, and without the last example. The parameters are moved a little for this, because a
-    term may have no gradient where they are, such as one that keeps features near those received.
+    term may have no gradient where they are, such as one that keeps features close to those received.
     """
     if len(samples) < 2:
         return
@@ -224,38 +224,38 @@ class PrivateClient(Client):
         finally:
             self.data = samples
 
-    def _run_pass(self, given: TrainingPass) -> None:
+    def _run_pass(self, call: TrainingPass) -> None:
         """Train with private gradients, for as many steps as ``Client`` would."""
-        check_allowed(given, self.training)
-        super()._run_pass(given)
-        if given.named:
+        check_allowed(call, self.training)
+        super()._run_pass(call)
+        if call.named:
             before = self.metrics.get(STEPS_METRIC, 0)
-            self.metrics[STEPS_METRIC] = before + self.count_steps(given)
+            self.metrics[STEPS_METRIC] = before + self.count_steps(call)
 
     def _run_steps(
-        self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
+        self, call: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
-        named, how, total = given.named, given.how, self.count_steps(given)
+        named, how, total = call.named, call.how, self.count_steps(call)
         self.passes += 1  # two passes may have one name, and must not share their noise
         with single_gradients(self.net) as gradients:
             if total:
-                check_uncoupled(named, given.loss, self.private_data.train)
+                check_uncoupled(named, call.loss, self.private_data.train)
             for step in range(total):
                 optimiser.zero_grad()
                 purpose = f"{self.id}|{self.t}|{self._draw_seed}|{self.passes}|{step}"
-                loss = given.loss
+                loss = call.loss
                 loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
-                given.add_pull()
+                call.add_pull()
                 if how.clip_norm is not None:
                     clip_grad_norm_(named.values(), how.clip_norm)
                 optimiser.step()
-                if given.after is not None:
-                    given.after()
+                if call.after is not None:
+                    call.after()
         return loss_sum, total
 
-    def count_steps(self, given: TrainingPass) -> int:
+    def count_steps(self, call: TrainingPass) -> int:
         """Count the steps that ``Client`` would train."""
-        how, epochs, steps = given.how, given.epochs, given.steps
+        how, epochs, steps = call.how, call.epochs, call.steps
         per_epoch = count_per_epoch(self.net, len(self.private_data.train), how)[1]
         if epochs is None and steps is None:
             steps = how.steps
@@ -289,14 +289,14 @@ class PrivateClient(Client):
         return value
 
 
-def check_allowed(given: TrainingPass, usual: Training) -> None:
+def check_allowed(call: TrainingPass, usual: Training) -> None:
     """Raise ConfigError for passes whose steps the accounting does not cover."""
-    if given.data is not None:
+    if call.data is not None:
         raise ConfigError(
             f"{WHERE}: the algorithm trains on examples that it derived from others, so that one example"
             " counts several times; choose another algorithm or client_dp"
         )
-    if given.repeat != 1 or given.how.batch != usual.batch:
+    if call.repeat != 1 or call.how.batch != usual.batch:
         raise ConfigError(
             f"{WHERE}: the algorithm uses a mini-batch several times or of another size; choose another"
             " algorithm or client_dp"

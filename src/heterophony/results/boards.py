@@ -39,9 +39,9 @@ COLUMN_TITLES: Columns = [
     "seconds",
     "down",
     "up",
-    "came back",
+    "reconnects",
 ]
-COLUMN_TITLES += ["refused", "why, the last time"]
+COLUMN_TITLES += ["refused", "last reason"]
 MAX_LISTED_CLIENTS = 12  # clients listed per board; the others are counted
 Json = dict[str, Any]
 
@@ -128,7 +128,7 @@ def build_boards_section(boards: BoardStatus, label: str = "", now: float | None
         return {**section, "summary": boards.problem, "caption": ""}
     ended = boards.server == "ended"
     when = format_time(boards.written_at, now or boards.written_at)
-    sentences = [summarise_boards(boards), "The run has ended." if ended else ""]
+    sentences = [summarise_boards(boards), "The run has finished." if ended else ""]
     silent = not ended and now and now - boards.written_at > SILENCE_SECONDS
     if silent or boards.server == "stopped":
         sentences[1] = f"The server has stopped or not responded since {when}."
@@ -168,9 +168,9 @@ def format_bytes(n: int) -> str:
     return f"{n} B"
 
 
-def format_time(date: float, beside: float) -> str:
-    """Format the time of day, with the date if it is another day than ``beside``."""
-    time, other = datetime.fromtimestamp(date), datetime.fromtimestamp(beside)
+def format_time(date: float, reference: float) -> str:
+    """Format the time of day, with the date if it differs from that of ``reference``."""
+    time, other = datetime.fromtimestamp(date), datetime.fromtimestamp(reference)
     return time.strftime("%H:%M:%S" if time.date() == other.date() else "%Y-%m-%d %H:%M:%S")
 
 
@@ -237,7 +237,7 @@ def get_number(values: Mapping[str, Any], key: str) -> float | None:
 
 # The page -----------------------------------------------------------------------------------
 def build_board_rounds_section(run: LabelledRun) -> Json | None:
-    """Build the section of drawn rounds and averages; None if the run has no boards."""
+    """Build the section with charts of single rounds and a table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
     if not rounds:
         return None

@@ -363,7 +363,7 @@ def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
 
 
 def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
-    beside = f" beside {others} other comparison{'s' * (others > 1)}" if others else ""
+    beside = f" with {others} other comparison{'s' * (others > 1)}" if others else ""
     if pairs == 1:
         return (
             "one pair of runs with the same seed and data, which cannot tell a difference from"

@@ -277,7 +277,7 @@ def list_overview_notes(
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     return [
         f"{spread}; Δ: paired by seed, against {rows[0].name}, with its 95 % interval;"
-        " work: examples gone through, relative to FedAvg; MB: both ways",
+        " work: examples trained on, relative to FedAvg; MB: both ways",
         *dict.fromkeys(r.start.get("data_remark", "") for r in runs),
         *dict.fromkeys(describe_lone_clients(r.events) for r in runs),
         *list_runs_at_chance(runs),

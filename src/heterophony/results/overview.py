@@ -65,7 +65,7 @@ class RunProgress:
     """The progress of one run."""
 
     folder: Path
-    state: str  # finished, round 3 of 20, not begun, damaged, unreadable
+    state: str  # finished, round 3 of 20, not started, damaged, unreadable
     algorithm: str | None = None
     G: Accuracy | None = None
     P: Accuracy | None = None
@@ -90,7 +90,7 @@ def read_run_progress(folder: Path) -> RunProgress:
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
-            return RunProgress(folder, "not begun")
+            return RunProgress(folder, "not started")
         if last["event"] == "end" and (folder / RESULT_FILE).is_file():
             return read_finished_run(folder)
         return read_unfinished_run(folder)
@@ -133,8 +133,8 @@ def read_unfinished_run(folder: Path) -> RunProgress:
 
 MAX_POINTS = 30  # limit for a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve
-AVERAGED_ROUNDS = 10  # the last ones say how long the next ones take
-KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the beginning of every line
+AVERAGED_ROUNDS = 10  # the last ones estimate the duration of the next ones
+KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the start of every line
 QUIET_SECONDS = 60.0  # without an event, after which a run may have stopped
 QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
@@ -206,7 +206,7 @@ def read_small_curve(
 
 
 def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: float) -> bool:
-    """Return True if a process works on the run: it holds the lock or has recently written an event.
+    """Return True if a process is executing the run: it holds the lock or has recently written an event.
 
     The lock of a process on another machine is invisible, so recent events count as well.
     """

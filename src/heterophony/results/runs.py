@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary; that of an unfinished run as if it ended now, None before the first evaluation."""
+        """The summary; that of an unfinished run as if it stopped now, None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property
@@ -98,7 +98,7 @@ def read_run(folder: Path) -> Run:
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
     events = list(read_events(lines))
     if not events:
-        raise FolderError(f"{folder} has not begun: it holds no events yet")
+        raise FolderError(f"{folder} has not started: it has no events yet")
     try:
         name = get_display_name(get_start(events)["algorithm"])
     except FolderError:
@@ -145,7 +145,7 @@ def load_runs(
 
 
 def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
-    """Load the runs at one path; runs in an archive are loaded as if unpacked beside it."""
+    """Load the runs at one path; runs in an archive are loaded as if unpacked next to it."""
     archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
     if archive is None:
         return load_readable_runs(find_started_folders(path), check)
@@ -179,7 +179,7 @@ def load_readable_runs(
 
 
 def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]:
-    """Return the path itself if it is a run folder, otherwise the run folders in it that have begun.
+    """Return the path itself if it is a run folder, otherwise the run folders in it that have started.
 
     ``unpacked`` has the content of the path's archive; a run in both is taken from the path.
     """
@@ -190,13 +190,13 @@ def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]
     parents = [path] if unpacked is None else [unpacked, path]
     with translate_disk_errors(path):
         members = {f.name: f for parent in parents for f in list_member_runs(parent)}
-        begun = [f for f in members.values() if has_begun(f / EVENTS_FILE)]
-    if not begun:
-        raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
-    return begun
+        started = [f for f in members.values() if has_started(f / EVENTS_FILE)]
+    if not started:
+        raise FolderError(f"{path} holds no run that has started; start one with `heterophony run`")
+    return started
 
 
-def has_begun(events: Path) -> bool:
+def has_started(events: Path) -> bool:
     """Return True if a run has an event, or a file of events that cannot be read."""
     try:
         return any(True for _ in read_events(events))

@@ -128,7 +128,7 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     try:
         runs, failed, keys = content["runs"], content["failed"], content["settings"]
         forms = [isinstance(r["settings"], dict) and type(r["seed"]) is int for r in runs.values()]
-        # a name such as ../mine would be a run of somebody else
+        # a name such as ../mine would be a run outside this folder
         names = [name not in ("", ".", "..") and "/" not in name for name in runs]
         right = all([*forms, *names]) and isinstance(failed, dict) and isinstance(keys, list)
     except (KeyError, TypeError, AttributeError):
@@ -328,7 +328,7 @@ def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
 def explain_no_choice(sweep: SweepTable) -> str:
     """Explain why nothing was chosen and how to get a choice."""
     if sweep.validated:
-        return f"nothing is chosen: there is no {sweep.by} to choose by; leave out --by"
+        return f"nothing is chosen: no run has {sweep.by}; leave out --by"
     if all(row.state != "finished" for row in sweep.rows):
         return "nothing is chosen: no run has finished"
     return (

@@ -17,7 +17,7 @@ from .runs import Run, group_by_series
 
 CONFIDENCE, ALPHA = 0.95, 0.05
 MANY_DEGREES = 1e9  # degrees of freedom above which Student's t is treated as normal
-MAX_EXACT_PAIRS = 20  # pairs up to which every one of the 2^n sign patterns is looked at
+MAX_EXACT_PAIRS = 20  # pairs up to which all 2^n sign patterns are counted
 SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
 ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
 

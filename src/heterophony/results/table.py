@@ -317,7 +317,7 @@ class FittedColumn:
 
     column: Column
     texts: list[str]
-    bold: list[bool]  # is the row bold?
+    bold: list[bool]  # whether the row is bold
 
     @property
     def width(self) -> int:

@@ -1,4 +1,4 @@
-"""Curves of accuracy and loss over the rounds, and what results report of them: best, last, mean of ten."""
+"""Curves of accuracy and loss over the rounds, and what results report about them: best, last, mean of ten."""
 
 from __future__ import annotations
 

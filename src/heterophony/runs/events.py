@@ -212,12 +212,12 @@ class RoundEvent(TypedDict):
     examples: NotRequired[
         Annotated[
             int,
-            "examples that the clients went through, counting every pass over the data;"
+            "examples that the clients trained on, counting every pass over the data;"
             " missing in runs of early versions",
         ]
     ]
     fedavg_examples: NotRequired[
-        Annotated[int, "examples that FedAvg would have gone through with the same settings"]
+        Annotated[int, "examples that FedAvg would have trained on with the same settings"]
     ]
     loss: Annotated[
         dict[str, float],
@@ -237,7 +237,7 @@ class RoundEvent(TypedDict):
     asked: NotRequired[Annotated[list[str], "selected clients"]]
     dropped: NotRequired[Annotated[list[str], "selected clients that sent no reply"]]
     late: NotRequired[
-        Annotated[list[str], "clients whose replies arrived after the round had ended"]
+        Annotated[list[str], "clients whose replies arrived after the round had closed"]
     ]
     refused: NotRequired[
         Annotated[
@@ -300,7 +300,7 @@ class EndEvent(TypedDict):
     model_sha256: Annotated[
         str, "digest of the server's tensors, of what each client keeps, and of given tensors"
     ]
-    stopped: NotRequired[Annotated[str, "why the run ended before its last round, if it did"]]
+    stopped: NotRequired[Annotated[str, "why the run stopped before its last round, if it did"]]
     seconds: Annotated[float, "real duration of the last evaluation"]
     work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
 

@@ -167,7 +167,7 @@ class RunFolder:
         return self.read_config_text()
 
     def read_config_text(self) -> str:
-        """Read the configuration of the run."""
+        """Return the text of ``config.toml``."""
         with files.translate_disk_errors(self.config_file):
             try:
                 return files.read_text_file(self.config_file)
@@ -294,10 +294,12 @@ class RunFolder:
         groups, header = commit
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
-            raise FolderError(f"{self.config_file} is not what the run began with: it was edited")
+            raise FolderError(
+                f"{self.config_file} is not what the run was started with: it was edited"
+            )
         if header.get("secret_sha256", "") != files.digest_secret(self.path):
             raise FolderError(
-                f"{self.path / files.SECRET_FILE} is not what the run began with: it was replaced"
+                f"{self.path / files.SECRET_FILE} is not what the run was started with: it was replaced"
             )
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:

@@ -35,7 +35,7 @@ def run_rounds(
     """Run the remaining rounds and commit each; yield every event after it is recorded.
 
     ``compute`` is the engine's device and precision, for the record. As soon as ``get_stop_reason``
-    returns a reason, the run ends after the current round.
+    returns a reason, the run stops after the current round.
     """
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
@@ -74,7 +74,7 @@ def run_round(
     memories: MemoryDigests | None = None,
     spent: float | None = None,
 ) -> tuple[Server, events.EvaluationEvent | None, events.RoundEvent]:
-    """Run round ``server.t``, which begins at ``clock`` of the simulated time.
+    """Run round ``server.t``, which starts at ``clock`` of the simulated time.
 
     If an evaluation of the state before the round is due, it runs on the same engine at the same time as
     the training, so that no worker is idle; it changes nothing. Memories that clients stored are
@@ -122,9 +122,9 @@ def run_round(
 def finish_run(
     plan: Plan, engine: Engine, folder: RunFolder, server: Server, stopped: str
 ) -> Iterator[events.Event]:
-    """Evaluate the last state, let new clients join, and end the run; yield the events.
+    """Evaluate the last state, let new clients join, and finish the run; yield the events.
 
-    ``stopped`` is the reason if the run ends before its last round, otherwise empty.
+    ``stopped`` is the reason if the run stops before its last round, otherwise empty.
     """
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))

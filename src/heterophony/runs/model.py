@@ -46,7 +46,7 @@ class ModelInput:
         elif self.stored.is_floating_point and not x.is_floating_point():
             if x.dtype == torch.uint8 and len(self.shape) == 3:
                 raise DataError(
-                    "the model was trained on numbers, and these are bytes; convert them as the"
+                    "the model was trained on numbers, but these are bytes; convert them as the"
                     " training data were converted, as in x.float() / 255"
                 )
             x = x.float()
@@ -69,7 +69,7 @@ class ModelInput:
             layouts.append((*self.shape[1:], self.shape[0]))
             if self.shape[0] == 1:
                 layouts.append(self.shape[1:])
-        alone = "; for a single example give a batch of one: x[None]" if given in layouts else ""
+        alone = "; for a single example pass a batch of one: x[None]" if given in layouts else ""
         accepted = " or ".join("×".join(["N", *map(str, layout)]) for layout in layouts)
         return f"the model takes examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
 
@@ -77,8 +77,8 @@ class ModelInput:
         """Return whole numbers from 0 to 255 as bytes; raise DataError for other values."""
         if x.dtype != torch.uint8 and x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
             raise DataError(
-                f"the model was trained on bytes, and {int(x.min())} to {int(x.max())} are none;"
-                " give whole numbers from 0 to 255"
+                f"the model was trained on bytes, but these values range from {int(x.min())} to {int(x.max())};"
+                " pass whole numbers from 0 to 255"
             )
         return x.to(torch.uint8)
 
@@ -92,8 +92,8 @@ class ModelInput:
         largest = float(x.detach().abs().max()) if x.numel() else 0.0
         if largest > limit:
             raise DataError(
-                f"the model was trained on bytes, and numbers up to {largest:g} were not scaled as they"
-                " were; give the bytes themselves (torch.uint8)"
+                f"the model was trained on bytes, but numbers up to {largest:g} are not scaled as in"
+                " training; pass the bytes themselves (torch.uint8)"
             )
 
 
@@ -174,7 +174,7 @@ class LabelsOnly(Samples):
 
 
 class WithheldSamples(LabelsOnly):
-    """Samples of which nothing is kept."""
+    """Samples with neither examples nor labels; any access raises an error."""
 
     def __len__(self) -> int:
         raise ExamplesWithheldError

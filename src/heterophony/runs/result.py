@@ -146,7 +146,7 @@ class Result:
 
     @cached_property
     def summary(self) -> Summary:
-        """All numbers; those of an unfinished run are computed as if it ended now."""
+        """All numbers; those of an unfinished run are computed as if it stopped now."""
         summary = summarise_so_far(self.events)
         if summary is None:
             raise FolderError(f"{self.folder}: nothing was measured yet ({self.state})")
@@ -358,7 +358,7 @@ class Result:
         except ExamplesWithheldError:
             raise DataError(
                 f"a model of {self.algorithm} needs examples of client '{name}', which are on its"
-                " device; pass them to hp.load as federation"
+                " board; pass them to hp.load as federation"
             ) from None
 
     def _check_model(self, client: str | None, known: Tensors) -> None:
@@ -371,13 +371,13 @@ class Result:
         initial = Tensors(net.state_dict())
         if any(k not in initial or v.shape != initial[k].shape for k, v in known.items()):
             raise DataError(
-                f"the model does not fit the run in {self.folder}; pass the one that it began with"
+                f"the model does not fit the run in {self.folder}; pass the one it was started with"
             )
         # the folder does not hold given tensors
         if not known.keys() >= plan.list_kinds(net, 0).keys():
             raise DataError(
                 f"client '{client}' has parameters that were never trained; pass the model with"
-                " the weights that the run began with"
+                " the weights the run was started with"
             )
 
 

@@ -78,7 +78,7 @@ RECORDED_OUTSIDE = (
     "numbers of examples and of their labels",
     "G and P of every client",
     "digests of what clients keep",
-    "who replied, and when",
+    "which clients replied, and when",
 )
 
 
@@ -159,9 +159,9 @@ class FinishedRound:
     refused: Sequence[Reply] = ()  # replies that arrived in time but would have damaged the model
     filtered: Sequence[str] = ()  # clients whose replies a protection left out or shortened
     spent: float | None = None  # ε before the round
-    evaluated: Sequence[Reply]  # replies of the evaluation that ran beside the training
+    evaluated: Sequence[Reply]  # replies of the evaluation that ran during the training
     end: RoundEnd
-    clock: float  # simulated time at the beginning of the round
+    clock: float  # simulated time at the start of the round
     measures: Mapping[str, float]  # measured by the algorithm on the server
     boards: Mapping[str, events.BoardRound] | None = None  # by board name, if the run is on boards
 

@@ -112,7 +112,7 @@ class Summary:
     simulated_seconds: float | None = None  # None if speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
-    personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
+    personal_bytes: int | None = None  # personal parameters that clients sent, only to measure G
     loss: dict[str, float | None] = field(default_factory=dict)  # test loss of G and P at the end
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
@@ -126,7 +126,7 @@ class Summary:
     # by net, if clients have different ones
     nets: dict[str, NetResult] = field(default_factory=dict)
     kept_round: int | None = None  # the best round on validation examples, if its models are kept
-    stopped: str = ""  # why the run ended before its last round, if it did
+    stopped: str = ""  # why the run stopped before its last round, if it did
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON, leaving out values that only other tasks have."""
@@ -270,7 +270,7 @@ def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:
 
 
 def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, float | None]:
-    """Average the number of examples that clients went through, and divide it by that of FedAvg.
+    """Average the number of examples that clients trained on, and divide it by that of FedAvg.
 
     Both are None if some round did not record them.
     """
@@ -331,7 +331,7 @@ def describe_state(events: Sequence[Event]) -> str:
 
 
 def summarise_so_far(events: Sequence[Event]) -> Summary | None:
-    """Summarise a run as if it ended now; return None before the first evaluation."""
+    """Summarise a run as if it stopped now; return None before the first evaluation."""
     if get_end(events) is not None:
         return summarise(events)
     if find_last_evaluation(events) is None:
@@ -346,14 +346,14 @@ def summarise_so_far(events: Sequence[Event]) -> Summary | None:
     return summarise([*events, end])
 
 
-# Beside a run of Local ---------------------------------------------------------------------------
+# Compared with a run of Local ---------------------------------------------------------------------------
 
 
 def record_below_local(folder: Path) -> None:
     """Add to ``result.json`` the share of clients that would be better off alone.
 
     This needs a run of Local with the same seed and data in the same parent folder. Whichever of the
-    two ends last adds the share.
+    two finishes last adds the share.
     """
     own = read_json(folder / RESULT_FILE)
     for file in sorted(folder.parent.glob(f"*/{RESULT_FILE}")):
@@ -367,7 +367,7 @@ def record_below_local(folder: Path) -> None:
 
 
 def starts_as_local(file: Path) -> bool:
-    """Return True if a result is of a run of Local; only the beginning of the file is read."""
+    """Return True if a result is of a run of Local; only the start of the file is read."""
     with file.open("rb") as stream:
         return b'"algorithm": "local"' in stream.read(40)
 

@@ -14,7 +14,7 @@ from ..config.reading import read_config, read_toml
 from ..core.errors import ConfigError, suggest_similar
 from ..core.files import hold_folder, write_json
 from ..data.federation import Federation
-from ..engines.child_processes import end_if_script_is_imported
+from ..engines.child_processes import exit_if_script_is_imported
 from ..runs.folder import RunFolder
 from ..runs.result import Result
 from .hooks import show_progress
@@ -47,7 +47,7 @@ def compare(
     options, how = StudyOptions.take(how)
     check_run_keywords(how)
     if options.engine == "pool":
-        end_if_script_is_imported()
+        exit_if_script_is_imported()
     named = {name_algorithm(a): a for a in algorithms}
     how |= {"engine": options.engine, "workers": options.workers}
     specs = {

@@ -280,7 +280,7 @@ def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
     plain = [to_array(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):
         if x.shape[:1] != y.shape[:1]:
-            raise DataError(f"examples {x.shape} and labels {y.shape} differ in number")
+            raise DataError(f"examples {x.shape} and labels {y.shape} have different lengths")
     try:
         xs = [unify_numbers(x) for x in plain[::2]]
         return np.concatenate(xs), np.concatenate(plain[1::2])

@@ -20,7 +20,7 @@ from ..runs.events import Event, Measure, get_start, measure_validation, select_
 CHECKPOINTS = (0.25, 0.5, 0.75)  # fractions of all rounds
 MIN_RUNS = 4  # trials that must have reached a checkpoint before their median becomes a limit
 
-Limits = Mapping[int, float]  # round -> validation score below which a trial ends
+Limits = Mapping[int, float]  # round -> validation score below which a trial is abandoned
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Stop:
     """Return value of a hook that stops its run.
 
     The run finishes the round in progress, evaluates its last state and writes its result. With
-    ``abandon`` it ends at once, without a result.
+    ``abandon`` it stops at once, without a result.
     """
 
     reason: str
@@ -36,7 +36,7 @@ class Stop:
 
 
 Hook = Callable[[Event], Stop | None]
-"""Called with every event of a run, in order; a resumed run begins with the recorded events."""
+"""Called with every event of a run, in order; a resumed run starts with the recorded events."""
 
 
 class AbandonedError(Exception):
@@ -61,7 +61,7 @@ class Hooks:
             raise AbandonedError(self.stop.reason)
 
     def get_reason(self) -> str:
-        """Return why the run is to stop, or an empty text if it is not."""
+        """Return why the run must stop; an empty text if it need not."""
         return "" if self.stop is None else self.stop.reason
 
 
@@ -176,11 +176,11 @@ class RunStatus:
         self.label, self.rounds, self.on_change, self.clock = label, rounds, on_change, clock
         self.test_sizes = list(test_sizes)  # the first event of a new run contains them
         self.done, self.G, self.P, self.phase = 0, "–", "–", "starting"
-        self.begun, self.has_begun, self.finished = clock(), False, False
+        self.begun, self.has_started, self.finished = clock(), False, False
         self._round_ends = list[tuple[int, float]]()  # number of rounds done, and when
 
     def __call__(self, event: Event) -> None:
-        self.has_begun = True
+        self.has_started = True
         if event["event"] == "start":
             self.test_sizes = event["test"]
             self.phase = "first evaluation, round 1" if self.rounds else "first evaluation"
@@ -210,7 +210,10 @@ class RunStatus:
         self.on_change(self)
 
     def estimate_seconds_left(self) -> float | None:
-        """Estimate by the mean round so far; the first one, if others follow, also started workers."""
+        """Estimate from the mean time of a round.
+
+        The first round is skipped once there are others, because it includes starting the workers.
+        """
         if not self._round_ends:
             return None
         (first, begun), (last, now) = self._round_ends[0], self._round_ends[-1]
@@ -240,10 +243,10 @@ class Display(Protocol):
     def start(self) -> None: ...
 
     def update(self, status: RunStatus) -> None:
-        """Show that a run has begun, or that its status has changed."""
+        """Show that a run has started, or that its status has changed."""
 
     def stop(self, finished: bool = False) -> None:
-        """Remove temporary output; if all runs are finished, show how they ended."""
+        """Remove temporary output; if all runs are finished, show their final state."""
 
 
 class RunsProgress:
@@ -322,7 +325,7 @@ class LineDisplay:
 
     def stop(self, finished: bool = False) -> None:
         self.line.stop()
-        if finished and any(s.has_begun for s in self.statuses):
+        if finished and any(s.has_started for s in self.statuses):
             self.line.print_line()
 
     def describe(self) -> str:

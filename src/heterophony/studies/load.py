@@ -55,7 +55,7 @@ def load(
         raise FolderError(explain_missing_run(run.path))
     result = Result(run, RunLoader(run, federation, model, algorithm, trust).build_plan)
     if not result.events:
-        raise FolderError(f"{folder} has not begun: it holds no events yet")
+        raise FolderError(f"{folder} has not started: it has no events yet")
     get_start(result.events)  # raises if the file is damaged
     return result
 
@@ -79,7 +79,7 @@ class RunLoader:
     trust: bool = False
 
     def build_plan(self) -> Plan:
-        """Build the plan; raise DataError if the data are not those of the run."""
+        """Build the plan; raise DataError if the data differ from those of the run."""
         path = self.folder.path
         start = get_start(list(self.folder.iterate_events()))
         config = self.read_config()
@@ -103,7 +103,7 @@ class RunLoader:
         for place, keyword in PLACES.items():
             if place in objects and given[place] is None:
                 raise DataError(
-                    f"{self.folder.path} was begun with {DESCRIPTIONS[place]} of your own"
+                    f"{self.folder.path} was started from Python with {DESCRIPTIONS[place]} of your own"
                     f" ('{objects[place]}'); for its models pass it:"
                     f" hp.load('{self.folder.path}', ..., {keyword}=...)"
                 )
@@ -129,16 +129,16 @@ class RunLoader:
             if not is_own_code(name) or not str(error).startswith("algorithm.name"):
                 raise
             raise DataError(
-                f"{self.folder.path} was begun with an algorithm of your own ('{name}'); for its"
+                f"{self.folder.path} was started from Python with an algorithm of your own ('{name}'); for its"
                 f" models pass it: hp.load('{self.folder.path}', ..., algorithm=...) ({error})"
             ) from None
 
     def check_data(self, federation: Federation, start: StartEvent) -> None:
-        """Raise DataError if the data are not those with which the run began."""
+        """Raise DataError if the data are not those the run was started with."""
         if start["data_sha256"] != federation.sha256:
             raise DataError(
                 f"the data are not those of the run in {self.folder.path} (data_sha256 differs);"
-                " pass the federation that it began with"
+                " pass the federation it was started with"
             )
 
 
@@ -169,7 +169,7 @@ def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -
 
 
 def prepare_pretraining(spec: RunSpec, checkpoint: Path) -> tuple[RunFolder, RunSpec]:
-    """Create or reopen the run that trains a checkpoint, in a folder beside it."""
+    """Create or reopen the run that trains a checkpoint, in a folder next to it."""
     spec = (
         spec.load_data()
     )  # before the algorithm changes, because it determines the depth of the head

@@ -1,4 +1,4 @@
-"""Several runs: one after the other, in parallel processes, or together on a Ray cluster."""
+"""Several runs: one by one, in parallel processes, or together on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
     """Complete several runs; return the folders of those that diverged, and why.
 
     Runs on Ray share the cluster. With the engine "pool" they run in parallel if the options allow
-    it; otherwise, and whenever they are tracked, one after the other.
+    it; otherwise, and whenever they are tracked, one by one.
     """
     if not runs:
         return {}
@@ -80,11 +80,11 @@ def count_width(engine: EngineSection, workers: int | None) -> int:
     return count_cores() if compute.is_cpu else count_gpu_workers(compute)
 
 
-# One after the other ----------------------------------------------------------------------------
+# One by one ----------------------------------------------------------------------------
 
 
 def run_one_by_one(runs: Runs, options: RunOptions) -> dict[Path, str]:
-    """Run one run after the other, each on all workers; return which diverged, and why."""
+    """Execute runs one by one, each on all workers; return which diverged, and why."""
     cache, diverged = FederationCache(), dict[Path, str]()
     for folder, spec in runs.items():
         engine = spec.config.engine
@@ -164,7 +164,7 @@ def run_side_by_side(
 def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[bytes, str]:
     """Pickle a run for its process, with the folder of its data unless settings describe these.
 
-    Data of the user's own are stored once, and all processes map the same files.
+    The user's data are stored once, and all processes map the same files.
     """
     engine, folder, federation = spec.config.engine, "", spec.federation
     if share is None:
@@ -222,7 +222,7 @@ def supervise(
 
 @contextmanager
 def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
-    """Kill the remaining processes when this context ends; their runs can be resumed."""
+    """Kill the remaining processes when this context exits; their runs can be resumed."""
     runs: list[RunProcess] = []
     try:
         yield runs
@@ -233,7 +233,7 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
 
 def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
     """Return the run of a dead process for another attempt; raise an error if that cannot help."""
-    if run.process.exitcode == 1:  # Python's own: it ended before it could begin
+    if run.process.exitcode == 1:  # Python's own: it exited before it could start
         raise EngineError(
             "a process of a run could not start: it imports the script again, so the script must"
             ' call hp.sweep below `if __name__ == "__main__":` (or use the serial engine); any other'
@@ -242,7 +242,7 @@ def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
     if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(
             f"{run.folder.path}: {MAX_ATTEMPTS} processes died on this run (exit code"
-            f" {run.process.exitcode}); is there enough memory? fewer --workers need less"
+            f" {run.process.exitcode}); this may be lack of memory: lower --workers"
         )
     return run.folder, run.attempt + 1
 
@@ -254,7 +254,7 @@ def run_in_child(
     rule: MedianRule | None,
     share: ClusterShare | None,
 ) -> None:
-    """Execute one run to its end in this child process; send every event to the parent."""
+    """Execute one run completely in this child process; send every event to the parent."""
     folder, (content, data) = RunFolder(path), packed
 
     def warn(text: str) -> None:

@@ -34,7 +34,7 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..data.sources import choose_default_training
 from ..engines.base import Cluster, Engine, EngineSpec, create_engine, prepare_engine
-from ..engines.child_processes import end_if_script_is_imported
+from ..engines.child_processes import exit_if_script_is_imported
 from ..jobs.plan import Plan, describe_plan
 from ..population.attacks import Attack, Faults
 from ..population.availability import Speeds
@@ -109,14 +109,14 @@ def run(
         federation: The clients and their data, from ``hp.federate``.
         model: A name, as in ``heterophony list models`` or ``"package.module:function"``; a module, whose weights are the initial
             ones; or a function that builds a module. Where clients have different nets: a dict of
-            these by client; a list, of which clients get one after the other, again and again; or a
-            function of the client. Default: chosen by the shape of the data.
+            these by client; a list that is assigned to the clients in turn; or a function of the
+            client. Default: chosen by the shape of the data.
         rounds: Number of communication rounds.
         participation: The share (float) or number (int) of clients selected per round; a rule such
             as ``hp.Poisson(rate=0.1)``; or a function of (t, clients, seed) that returns the
             clients of round t.
-        training: The settings of local training, as in ``hp.Training(lr=0.1)``; a dict of them by
-            client, where others have the default; or a function of the client. Default: those of
+        training: The settings of local training, as in ``hp.Training(lr=0.1)``; a dict by
+            client (clients not in it use the default); or a function of the client. Default: those of
             the data set.
         loss: A function of output and targets that replaces the task's loss.
         metrics: What to measure besides the score: names such as ``"f1"``, or functions of all
@@ -125,13 +125,13 @@ def run(
         head_depth: Number of layers in the head. Default: as in the algorithm's paper.
         evaluate_every: Rounds between evaluations.
         keep_best: Keep the models of the best round on validation examples instead of the last.
-        patience: End the run after this many evaluations in a row without a better score on
+        patience: Stop the run after this many evaluations in a row without a better score on
             validation examples.
         choose_by: The validation score that ``keep_best`` and ``patience`` use.
         weights: The weight of a client in a mean: its number of examples, or the same for all.
         buffers: Whether BatchNorm's running statistics are personal or averaged.
-        new_client_rounds: Rounds that a client that joins after training trains alone.
-        init: A checkpoint of the same model to begin with; the head is new if its shape differs.
+        new_client_rounds: Rounds of training for a client that joins afterwards.
+        init: A checkpoint of the same model to start from; the head is new if its shape differs.
         faults: Simulated faults, as in ``hp.Faults(dropout=0.1)``.
         speeds: Simulated speeds of the clients, for the simulated clock.
         protection: What happens to everything that is sent, in this order, as in
@@ -148,16 +148,16 @@ def run(
         fast: ``"off"`` leaves every step to autograd, client by client; the bits are the same.
         out: The run folder. Default: a temporary one, deleted with the result.
         resume: Continue the run in ``out`` if there is one.
-        on_event: Called with every event of the run; it may return ``hp.Stop("reason")`` to end the
-            run. A resumed run begins with the recorded events.
+        on_event: Called with every event of the run; it may return ``hp.Stop("reason")`` to stop the
+            run. A resumed run starts with the recorded events.
         track: Names of trackers (``"tensorboard"``, ``"mlflow"``, ``"wandb"``), or objects with
             ``begin``, ``log`` and ``end``.
         progress: Show a bar on a terminal or in a notebook, and a line every 30 seconds in a log.
-        **settings: Settings of the algorithm, as in ``hp.run("fedprox", clients, mu=0.1)``. Pass one
-            that is named like a keyword of ``run`` to an instance: ``hp.FedReG(weights=…)``.
+        **settings: Settings of the algorithm, as in ``hp.run("fedprox", clients, mu=0.1)``. If a
+            setting has the name of a keyword of ``run``, pass it to an instance: ``hp.FedReG(weights=…)``.
     """
     if engine == "pool":
-        end_if_script_is_imported()
+        exit_if_script_is_imported()
     how = {k: v for k, v in locals().items() if k in SPEC_KEYWORDS}
     spec = make_spec(algorithm, federation, how, settings)
     prepare_engine(spec.config.engine)
@@ -309,7 +309,7 @@ def choose_algorithm(
 def check_keywords(
     settings: Mapping[str, Any], cls: type[Algorithm], keywords: Collection[str]
 ) -> None:
-    """Raise ConfigError for a keyword that is no setting of the algorithm, with a hint where it belongs."""
+    """Raise ConfigError for a keyword that is not a setting of the algorithm, and suggest where it belongs."""
     known = [f.name for f in list_settings(cls)]
     for key, value in settings.items():
         if key in known:
@@ -329,12 +329,12 @@ def check_renamed(key: str, value: object) -> None:
     """Raise ConfigError for a keyword that has been renamed."""
     if key in RENAMED_KEYWORDS:
         raise ConfigError(
-            f"{key}: is called {RENAMED_KEYWORDS[key]}; write {RENAMED_KEYWORDS[key]}={value!r}"
+            f"{key}: was renamed to {RENAMED_KEYWORDS[key]}; write {RENAMED_KEYWORDS[key]}={value!r}"
         )
 
 
 def check_federation(federation: object) -> None:
-    """Raise ConfigError for anything but a federation, with a hint what to write."""
+    """Raise ConfigError for anything but a federation, and suggest what to write."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
@@ -394,7 +394,7 @@ def make_participation(
         return wrap_own_rule(participation)
     if isinstance(participation, int) and participation == 1 < clients:
         warnings.warn(
-            "participation=1 means one client in every round; give 1.0 for all clients, or"
+            "participation=1 means one client in every round; pass 1.0 for all clients, or"
             " hp.Uniform(count=1) if you mean one",
             stacklevel=4,
         )
@@ -416,7 +416,7 @@ def run_one(
     track: Sequence[str | Tracker] = (),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Summary:
-    """Run one run from its last commit to its end, and show its progress.
+    """Execute one run from its last commit to the end, and show its progress.
 
     The folder must be locked. ``plan`` is the result of ``spec.build_plan()``, if that was called
     before.
@@ -502,7 +502,7 @@ def describe_tracked_run(folder: RunFolder) -> TrackedRun:
 
 
 def is_finished(events: Sequence[Event]) -> bool:
-    """Return True if the run has reached its end."""
+    """Return True if the run is finished."""
     return get_end(events) is not None
 
 
@@ -529,27 +529,27 @@ def check_events(
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the data, or files of availability or speeds, have changed since the run began."""
+    """Raise FolderError if the data, or files of availability or speeds, have changed since the run was started."""
     start = get_start(events)
     if start.get("data_sha256") != plan.federation.sha256:
         raise FolderError(
-            "the data are not those the run began with (data_sha256 differs);"
+            "the data differ from those the run was started with (data_sha256 differs);"
             " restore them, or start a new run"
         )
     for file, sha256 in plan.file_digests.items():
         if start.get("files", {}).get(file) != sha256:
             raise FolderError(
-                f"{file} has changed since the run began (its sha256 differs);"
+                f"{file} has changed since the run was started (its sha256 differs);"
                 " restore it, or start a new run"
             )
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the initial net has changed: clients that join late begin with it."""
+    """Raise FolderError if the initial net has changed: clients that join late start from it."""
     began = get_start(events).get("start_sha256") if events else None
     if began is not None and began != plan.start_sha256:
         raise FolderError(
-            "the net is not the one the run began with (start_sha256 differs);"
+            "the net is not the one the run was started with (start_sha256 differs);"
             " restore the model or its checkpoint, or start a new run"
         )
 
@@ -563,7 +563,7 @@ def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str
     if before == now:
         return ""
     return (
-        f"the run began on {before} and continues on {now}: numbers may differ in their last bits from"
+        f"the run was started on {before} and continues on {now}: numbers may differ in their last bits from"
         f" a run on {before} alone"
     )
 

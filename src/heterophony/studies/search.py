@@ -1,6 +1,6 @@
 """Searches over settings: values and ranges, samplers that propose settings, trials, and sweeps.
 
-A proposal depends only on the seed and on finished batches, never on which trial ends first: a
+A proposal depends only on the seed and on finished batches, never on which trial finishes first: a
 search that is killed and continued, or that has more workers, proposes the same settings.
 """
 
@@ -74,7 +74,7 @@ Values = tuple[Any, ...] | ValueRange
 
 
 def parse_values(text: str, where: str) -> Values:
-    """Parse ``0.005,0.01,0.05`` or the range ``0.001..0.1``; errors begin with ``where``."""
+    """Parse ``0.005,0.01,0.05`` or the range ``0.001..0.1``; errors start with ``where``."""
     if ends := RANGE_PATTERN.fullmatch(text):
         low, high = float(ends[1]), float(ends[2])
         if not low < high:
@@ -101,7 +101,7 @@ def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
 def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[Combination]:
     """Combine the values: all with all, or by ``draws`` random draws.
 
-    More draws with the same seed begin with the same combinations, so a sweep can be extended.
+    More draws with the same seed start with the same combinations, so a sweep can be extended.
     """
     if draws is None:
         return list_grid(swept, "needs random draws: --random N, or random=N")
@@ -144,7 +144,7 @@ def to_plain(value: Any) -> Any:
 SamplerName = Literal["tpe", "random", "grid"]
 SAMPLERS: tuple[SamplerName, ...] = ("tpe", "random", "grid")
 BATCH = 4  # trials that are proposed together, whatever the number of workers
-STARTUP_TRIALS = 8  # random ones, before TPE begins
+STARTUP_TRIALS = 8  # random ones, before TPE starts
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class Search:
         return self.make_spec(label, first, self.seed)
 
     def check(self) -> None:
-        """Raise ConfigError if a value is wrong, before the first trial begins."""
+        """Raise ConfigError if a value is wrong, before the first trial starts."""
         for label, space in self.spaces.items():
             ends = {key: list_ends(values) for key, values in space.items()}
             first = {key: values[0] for key, values in ends.items()}
@@ -323,7 +323,7 @@ class Search:
 
 
 def run_search(search: Search, parent: Path, options: RunOptions) -> None:
-    """Run a search to its end; continue it if its folder exists."""
+    """Run a complete search; continue it if its folder exists."""
     while True:
         for label, space in search.spaces.items():
             propose_next_batch(search, parent / label, label, space)
@@ -342,7 +342,7 @@ def run_search(search: Search, parent: Path, options: RunOptions) -> None:
 def propose_next_batch(
     search: Search, folder: Path, label: str, space: Mapping[str, Values]
 ) -> None:
-    """Write the next trials of an algorithm, if all earlier ones have ended and some remain."""
+    """Write the next trials of an algorithm, if all earlier ones have finished and some remain."""
     content: dict[str, Any] = {"settings": list(space), "runs": {}, "failed": {}}
     tried = list[Tried]()
     if (folder / SWEEP_FILE).exists():
@@ -391,7 +391,7 @@ def list_due_trials(
 ) -> dict[RunFolder, tuple[RunSpec, Limits]]:
     """List the remaining runs, each with the limits below which it is abandoned.
 
-    Limits follow from finished batches only, so they do not depend on which run ends first.
+    Limits follow from finished batches only, so they do not depend on which run finishes first.
     """
     unfinished = list_unfinished(folder)
     groups = group_runs(read_sweep_file(folder)["runs"])
@@ -459,5 +459,5 @@ def list_due_folders(parent: Path) -> list[RunFolder]:
     names = list_unfinished(parent)
     for name in names:
         if not (parent / name / "config.toml").exists():
-            raise FolderError(f"{parent / name} is gone; run the same sweep again to make it")
+            raise FolderError(f"{parent / name} is missing; repeat the sweep to recreate it")
     return [RunFolder(parent / name) for name in names]

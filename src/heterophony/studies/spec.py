@@ -63,7 +63,7 @@ def resolve_models(model: Any, federation: Federation) -> Any:
             )
     for client in clients:
         if named.get(client) is None:
-            raise ConfigError(f"model: client '{client}' has no model; give one for every client")
+            raise ConfigError(f"model: client '{client}' has no model; pass one for every client")
     kinds = {id(one) if not isinstance(one, str) else one for one in named.values()}
     return next(iter(named.values())) if len(kinds) == 1 else {c: named[c] for c in clients}
 
@@ -137,14 +137,14 @@ def check_own_functions(
     with seeded(plan.seed, "own functions"):
         output = copy_module(plan.template).eval()(x)
     if loss is not None:
-        value = call_own_function("loss", loss, output, y)
+        value = call_user_function("loss", loss, output, y)
         if not isinstance(value, Tensor) or value.dim() or not value.requires_grad:
             raise ConfigError(
                 f"loss: {name_function(loss)} must return one number with a gradient, the mean over"
                 f" the mini-batch, not {describe_value(value)}"
             )
     for metric in own:
-        value = call_own_function("metrics", metric, output.detach(), y)
+        value = call_user_function("metrics", metric, output.detach(), y)
         try:
             float(value)
         except (TypeError, ValueError, RuntimeError):
@@ -153,7 +153,8 @@ def check_own_functions(
             ) from None
 
 
-def call_own_function(what: str, function: Callable[..., Any], output: Tensor, y: Tensor) -> Any:
+def call_user_function(what: str, function: Callable[..., Any], output: Tensor, y: Tensor) -> Any:
+    """Call a user's loss or metric; turn any error into a ConfigError that names the function and the shapes."""
     try:
         return function(output, y)
     except Exception as error:  # the user's function may raise anything
@@ -207,7 +208,7 @@ Metrics = Sequence[str | MetricFunction]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: its settings, and optional objects of the user's own.
+    """One run: its settings, and optional objects of the user.
 
     The algorithm and the rule of participation in ``config`` may be the user's own, too. A run
     without such objects can be repeated from its ``config.toml`` alone.
@@ -305,7 +306,7 @@ class RunSpec:
 
 
 def check_training_by_client(plan: Plan) -> None:
-    """Raise ConfigError if clients must train alike but do not, or if one client's training is ruled out."""
+    """Raise ConfigError if clients must train alike but do not, or if a client's training settings are not allowed."""
     if plan.algorithm.pooled:
         raise ConfigError(
             f"training: {plan.algorithm_name} trains on pooled data; give one hp.Training"
@@ -390,7 +391,7 @@ def parse_settings(text: str) -> Mapping[str, Any]:
 def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = False) -> RunSpec:
     """Read the run that a folder holds; ``overrides`` may change the section [engine].
 
-    The folder may come from somebody else. So an algorithm of another package is imported only with
+    The folder may come from another person, so an algorithm of another package is imported only with
     ``trust``, and a Ray cluster, which would receive the user's token, must be named by
     ``overrides``.
     """
@@ -398,11 +399,11 @@ def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = Fa
     if not file.is_file():
         raise FolderError(f"{folder.path} is not a run folder: it has no config.toml")
     with translate_disk_errors(file):
-        read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never end
+        read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never finish
     objects = find_objects(folder.read_config_text())
     if objects:
         raise FolderError(
-            f"{folder.path} was begun from Python with its own {' and '.join(objects)}; continue it"
+            f"{folder.path} was started from Python with your own {' and '.join(objects)}; continue it"
             f" there with hp.run(..., out='{folder.path}', resume=True)"
         )
     config = read_config(file, overrides, trust=trust)
@@ -431,7 +432,7 @@ def find_objects(text: str) -> dict[str, str]:
 
 
 def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """Return the runs with their data read and default models chosen; raise an error if one cannot begin."""
+    """Return the runs with their data read and default models chosen; raise an error if one cannot start."""
     cache = FederationCache()
     complete = {label: cache.load_data(spec) for label, spec in specs.items()}
     for spec in complete.values():
@@ -440,7 +441,7 @@ def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
 
 
 def create_folders(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every complete run, by label, before any begins; return runs by folder.
+    """Write the folder of every complete run, by label, before any starts; return runs by folder.
 
     Raise FolderError if a folder holds a run with other settings.
     """

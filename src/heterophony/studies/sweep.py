@@ -19,7 +19,7 @@ from ..core.settings import construct, list_settings
 from ..core.temporary import create_temporary_folder, remove_temporary_folder
 from ..core.training import Training
 from ..data.federation import Federation
-from ..engines.child_processes import end_if_script_is_imported
+from ..engines.child_processes import exit_if_script_is_imported
 from ..results.search_tables import SweepTable, format_value, read_sweep
 from . import search
 from .hooks import Hook, RunsProgress, show_progress
@@ -54,7 +54,7 @@ def sweep(
         **how: ``seeds``, over which results are averaged (default: (0,)); ``by``, the accuracy that
             chooses ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm that all
             runs have in common. The engine "pool" runs them in parallel, one core each; "serial",
-            the default, one after the other. With ``out``, the same call continues an interrupted
+            the default, one by one. With ``out``, the same call continues an interrupted
             sweep.
     """
     options, how = SearchOptions.take(how)
@@ -93,7 +93,7 @@ class StudyOptions:
 
     @classmethod
     def take(cls, how: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Split a call's keywords into these and all others."""
+        """Separate these options from a call's other keywords."""
         if "seed" in how:
             raise ConfigError(f"seed: write seeds=({how['seed']!r},)")
         names = [f.name for f in fields(cls)]
@@ -120,7 +120,7 @@ def list_keywords(options: type[StudyOptions]) -> list[str]:
 def prepare_search(engine: str) -> None:
     """Raise ConfigError if a search cannot use the engine."""
     if engine == "pool":
-        end_if_script_is_imported()
+        exit_if_script_is_imported()
     if engine not in ("serial", "pool"):
         raise ConfigError(f"engine: must be one of serial, pool, not {engine!r}")
 
@@ -225,7 +225,7 @@ class CallMaker:
 
 
 def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
-    """Return a copy with other settings; an error begins with ``where``."""
+    """Return a copy with other settings; an error starts with ``where``."""
     before = {f.name: getattr(instance, f.name) for f in list_settings(type(instance))}
     return construct(type(instance), {**before, **values}, where)
 

@@ -49,7 +49,7 @@ def tune(
         sampler: "tpe", which is Optuna's and needs ``heterophony[tune]``; "random"; or "grid".
         stop_early: Abandon a trial that is below the median of earlier ones.
         **how: ``seeds`` and ``by``, as for ``hp.sweep``, and keywords of ``hp.run``. With ``out``, the
-            same call continues an interrupted search, and ends with the same choice.
+            same call continues an interrupted search, and makes the same choice.
     """
     options, how = sweep.SearchOptions.take(how)
     sweep.prepare_search(options.engine)
@@ -219,7 +219,7 @@ def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]])
 
 
 def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]]) -> int:
-    """Return the number of trials, which is the same for every algorithm unless nothing is to be chosen."""
+    """Return the number of trials, which is the same for every algorithm unless nothing is chosen."""
     if request.sampler != "grid":
         return request.trials or 20
     sizes = {label: len(list_grid(space)) for label, space in spaces.items()}
@@ -227,7 +227,7 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
         told = ", ".join(f"{label} {size}" for label, size in sizes.items())
         raise ConfigError(
             f"--sampler grid: the algorithms have different numbers of combinations ({told});"
-            " give all the same number with --trials N, or choose nothing with --keep"
+            " give all the same number with --trials N, or keep all trials with --keep"
         )
     return request.trials or max(sizes.values())
 

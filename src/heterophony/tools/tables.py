@@ -73,7 +73,7 @@ def compute_row(name: str) -> Row:
 
 
 def describe_personal_parameters(cls: type[Algorithm]) -> str:
-    """Describe which parameters never leave a device."""
+    """Describe which parameters never leave a client."""
     from ..core.algorithm import Algorithm
 
     if cls.stays is not Algorithm.stays:
@@ -88,7 +88,7 @@ IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
 class NamedTensor(NamedTuple):
     """A tensor of a net; ``kind`` tells whether clients and server exchange it.
 
-    A given tensor is frozen when the run begins: every client has it, and none trains or sends it.
+    A given tensor is frozen when the run starts: every client has it, and none trains or sends it.
     """
 
     name: str

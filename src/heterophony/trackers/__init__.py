@@ -42,7 +42,7 @@ class Tracker(Protocol):
     def log(self, point: Point) -> None: ...
 
     def end(self, summary: Summary | None) -> None:
-        """End the run; ``None`` means that it did not finish, or that this tracker failed."""
+        """Finish the run; ``None`` means that it did not finish, or that this tracker failed."""
 
 
 NamedTracker = tuple[str, Tracker]
@@ -81,7 +81,7 @@ def check_tracker(tracker: Tracker) -> Tracker:
 def follow_run(
     trackers: Sequence[NamedTracker], run: TrackedRun, warn: Callable[[str], None]
 ) -> Iterator[RunFollower]:
-    """Yield a hook that sends the run's events to its trackers; on an error, end them."""
+    """Yield a hook that sends the run's events to its trackers; on an error, close them."""
     follower = RunFollower(trackers, run, warn)
     try:
         yield follower
@@ -113,7 +113,7 @@ class RunFollower:
         self.call_each(lambda tracker: tracker.end(summary))
 
     def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:
-        """Call a function with each tracker; drop a tracker that fails, and try to end it."""
+        """Call a function with each tracker; drop a tracker that fails, and try to close it."""
         for name, tracker in list(self.trackers):
             try:
                 call(tracker)

@@ -235,9 +235,7 @@ def test_a_process_is_started_once_its_end_is_known_and_a_foreign_id_is_never_be
         time.sleep(0.05)
     status = read_status(runner, board)
     assert (status.running, status.code) == (False, 3)
-    assert status.describe().startswith(
-        "ended with exit code 3; error: there is no broker in missing"
-    )
+    assert status.describe().startswith("exited with code 3; error: there is no broker in missing")
     # a process that happens to have the recorded id is not ours, and is left alone
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         record = {"pid": other.pid, "born": "an earlier start of the system", "words": []}
@@ -262,7 +260,7 @@ def test_memory_that_a_measured_job_needs_is_said_before_it_runs_out():
         guard.begin_job("1")
     assert str(error.value) == (
         "too little memory for client 1: a job needs 120 MB, as measured, 120 MB are left; this"
-        " board has room for 1 of its 3 clients: give it fewer, or end other programs"
+        " board has room for 1 of its 3 clients: give it fewer, or stop other programs"
     )
 
 

@@ -70,7 +70,7 @@ def test_a_whole_run_survives_dead_servers_boards_and_commands_with_the_same_bit
     (line,) = failed.stderr.splitlines()
     assert line.startswith("error: board-1: no SSH server answers (")
     states = dict(line.split(None, 1) for line in failed.stdout.splitlines()[2:])
-    assert states["board-2"].startswith("ended with exit code ")
+    assert states["board-2"].startswith("exited with code ")
     assert states["board-3"].startswith("running")
 
     boards.boards[0].start()
@@ -116,7 +116,7 @@ def check_what_is_reported(folder: Path) -> None:
         "board.json",
         "board.log",
     ]
-    assert "the run has ended" in (folder / "boards/board-1/board.log").read_text()
+    assert "the run has finished" in (folder / "boards/board-1/board.log").read_text()
 
 
 def test_a_wrong_key_or_host_key_is_one_line_that_names_the_board(boards, tmp_path):

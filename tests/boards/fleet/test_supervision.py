@@ -61,10 +61,10 @@ def test_a_board_that_is_late_is_prepared_again_and_again_until_it_is_ready(worl
 
 def test_a_board_that_was_killed_is_started_again_and_one_that_ended_is_not(world):
     killed = ProcessStatus(running=False, started=True, code=137, last="waiting")
-    ended = ProcessStatus(running=False, started=True, code=0, last="the run has ended")
+    ended = ProcessStatus(running=False, started=True, code=0, last="the run has finished")
     look(world, RUNNING, killed, RUNNING, ended)
     assert world.started == [(("0",), "r")]
-    assert world.said == ["nano: heterophony ended with exit code 137; waiting; restarting it"]
+    assert world.said == ["nano: heterophony exited with code 137; waiting; restarting it"]
     world.supervisor.raise_failure()
 
 

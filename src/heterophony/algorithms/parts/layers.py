@@ -121,7 +121,7 @@ def find_last_linear(net: Net, replaced: bool) -> tuple[str, nn.Linear]:
     found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
     if not found:
         raise ConfigError(
-            "model: the head has no linear layer to replace; end it in nn.Linear, or choose another"
+            "model: the head has no linear layer to replace; make nn.Linear its last layer, or choose another"
             " algorithm"
         )
     if replaced and not found[-1][1].weight.requires_grad:

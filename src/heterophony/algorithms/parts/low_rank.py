@@ -80,7 +80,7 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def remember_factors(client: Client) -> Tensors:
-    """Return the initial factors, with which the client began."""
+    """Return the factors the client started from."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 

@@ -1,4 +1,4 @@
-"""Prototypes: mean features of classes, which clients send and hold their own features near."""
+"""Prototypes: mean features of classes, which clients send, and to which they keep their features close."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PREFIX = "mean/"  # prefix of prototypes; the class follows
 
 @dataclass(frozen=True)
 class PrototypeAlgorithm(Algorithm):
-    """Base of algorithms whose clients hold their features near prototypes that the server sends."""
+    """Base of algorithms whose clients keep their features close to prototypes that the server sends."""
 
     needs_classes = True
     personal = ("*",)

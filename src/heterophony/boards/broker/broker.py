@@ -179,7 +179,7 @@ class Broker:
         return process.stop_mosquitto(self.folder) is not None
 
     def restart_if_crashed(self) -> bool:
-        """Start Mosquitto again if it ended without being stopped; return True if it was started.
+        """Restart Mosquitto if it exited on its own; return True if it was restarted.
 
         Mosquitto deletes the file with its process id only when it is stopped.
         """
@@ -224,7 +224,7 @@ class Broker:
                 )
 
     def revoke(self, name: str) -> None:
-        """Revoke an enrolment: rights and connection end at once, and it is never admitted again.
+        """Revoke an enrolment: it loses its rights and its connection at once, and is never admitted again.
 
         The board's retained messages are deleted.
         """
@@ -264,7 +264,7 @@ class Broker:
             return ListenSettings(int(content["port"]), bool(content["lan"]))
         except (FileNotFoundError, NotADirectoryError):
             raise FolderError(
-                f"there is no broker in {self.folder}; make one with"
+                f"there is no broker in {self.folder}; create one with"
                 f" heterophony broker up {self.folder}"
             ) from None
         except (ValueError, KeyError, TypeError):

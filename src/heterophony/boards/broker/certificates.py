@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
 
-CLOCK_TOLERANCE = timedelta(days=1)  # the clocks of small boards may be late
+CLOCK_TOLERANCE = timedelta(days=1)  # the clocks of small boards may be slow
 AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
 
 CLIENT_URI = "urn:heterophony:client:"  # prefix of the name of a client that the board may hold
@@ -288,7 +288,7 @@ def read_certificates(folder: Path) -> list[tuple[Path, str]]:
 
 
 class EnrolledClients:
-    """Checks boards against the broker's folder, read anew for each board that connects."""
+    """Checks boards against the broker's folder, which is read again for each board that connects."""
 
     def __init__(self, broker_folder: Path) -> None:
         self.store = CertificateStore(broker_folder)
@@ -306,12 +306,12 @@ class EnrolledClients:
             return None
 
     def find_objection(self, board: str, clients: Collection[str], total: int) -> str:
-        """Return why a board may not hold these clients of ``total``; an empty string if it may."""
+        """Return why a board may not hold these of the ``total`` clients; an empty string if it may."""
         by_board = {}
         if self.can_be_read:
             by_board = {d.name: d.clients for d in self.store.list_enrolled()}
             if board not in by_board:
-                return f"board '{board}' is not enrolled any more"
+                return f"board '{board}' is no longer enrolled"
         if own := by_board.get(board, ()):
             foreign = sorted(set(clients) - set(own))
             return f"its enrolment does not name client '{foreign[0]}'" if foreign else ""

@@ -85,13 +85,13 @@ def read_enrolment(path: Path) -> Enrolment:
         raise ConfigError(f"cannot read the enrolment {path}: {error.strerror}") from None
     except ValueError:
         raise ConfigError(
-            f"{path} is not an enrolment; make one with: heterophony broker enrol BOARD"
+            f"{path} is not an enrolment; create one with: heterophony broker enrol BOARD"
         ) from None
     try:
         enrolment = parse_fields(Enrolment, content)
     except ValueError as error:
         raise ConfigError(
-            f"{path} is not an enrolment: it {error}; make one with: heterophony broker enrol BOARD"
+            f"{path} is not an enrolment: it {error}; create one with: heterophony broker enrol BOARD"
         ) from None
     check_board_name(enrolment.name)
     return enrolment

@@ -1,4 +1,4 @@
-"""Mosquitto as a process: write its files, start it, stop it, and check whether it runs."""
+"""Mosquitto as a process: write its files, start it, stop it, and check whether it is running."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def find_mosquitto() -> str:
 
 
 def find_running_pid(folder: Path) -> int | None:
-    """Return the id of the broker process of this folder; None if none runs.
+    """Return the id of the broker process of this folder; None if it is not running.
 
-    Mosquitto inherits a lock that ends with it, so an outdated id in the file is never used.
+    Mosquitto inherits a lock that is released when it exits, so an outdated id in the file is never used.
     """
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
@@ -170,7 +170,7 @@ def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
 
 
 def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int:
-    """Wait for a TLS handshake; if Mosquitto ends instead, raise the error in its log."""
+    """Wait for a TLS handshake; if Mosquitto exits instead, raise the error in its log."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -193,7 +193,7 @@ def can_handshake(server: Enrolment) -> bool:
     This does not sign in to MQTT, which would end the session of a running server.
     """
     context = server.make_ssl_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 a client is not told of a refusal
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 does not tell a client of a refusal
     try:
         with (
             socket.create_connection((server.address, server.port), TIMEOUT_SECONDS) as plain,
@@ -212,14 +212,14 @@ def read_first_error(log: Path, start: int) -> str:
 
 
 def reload_mosquitto(folder: Path) -> bool:
-    """Make a running Mosquitto reload access and revocation lists; return False if none runs."""
+    """Make a running Mosquitto reload access and revocation lists; return False if it is not running."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
     return number is not None
 
 
 def stop_mosquitto(folder: Path) -> int | None:
-    """Stop Mosquitto in an orderly way; return its process id if it was running."""
+    """Stop Mosquitto cleanly; return its process id if it was running."""
     number = find_running_pid(folder)
     if number is None:
         return None

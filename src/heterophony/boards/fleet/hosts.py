@@ -184,7 +184,7 @@ def check_board(path: Path, where: str, board: Board) -> None:
 
 # Clients ------------------------------------------------------------------------------------
 def check_client_names(fleet: Fleet) -> None:
-    """Raise ConfigError if a client is on two boards, or boards give clients in different ways."""
+    """Raise ConfigError if a client is on two boards, or boards specify clients in different ways."""
     kinds = {type(b.clients).__name__ for b in fleet.boards if not b.data}
     if len(kinds) > 1:
         raise ConfigError(
@@ -262,17 +262,17 @@ class View:
     """Shows the state of each board; the command line has one for terminals."""
 
     def begin(self, title: str, boards: Sequence[str]) -> None:
-        """Show that a step begins on these boards."""
+        """Show that a step starts on these boards."""
 
     def update(self, board: str, state: str, text: str) -> None:
         """Show that a board is ``working``, ``done`` or ``failed``."""
 
     def end(self) -> None:
-        """Show that the step has ended on all boards."""
+        """Show that the step has finished on all boards."""
 
 
 def do_on_boards(title: str, boards: Sequence[Board], step: Step, view: View) -> Outcome:
-    """Do a step on all boards in parallel; a failure on one does not stop the others."""
+    """Run a step on all boards in parallel; a failure on one does not stop the others."""
     outcome = Outcome()
 
     def do(board: Board) -> str:

@@ -1,4 +1,4 @@
-"""A run on a fleet: prepare its boards, serve the run, and restart processes that end."""
+"""A run on a fleet: prepare its boards, serve the run, and restart processes that exit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Preparation:
         return steps.start_process(self.ssh, board, clients, self.run, self.trust)
 
     def prepare(self, board: Board) -> str:
-        """Do all steps of the preparation on one board; the broker must be up."""
+        """Run all steps of the preparation on one board; the broker must be up."""
         for step in (self.check, self.install, self.enrol, self.copy_data):
             step(board)
         return self.start(board)
@@ -181,7 +181,7 @@ class Supervisor:
             self.say(f"{board.name}: {text}")
 
     def raise_failure(self) -> None:
-        """Raise an error if a board has ended for a reason that a restart does not fix."""
+        """Raise an error if a board stopped for a reason that a restart does not fix."""
         for name, why in self.failures.items():
             raise EngineError(
                 f"{name}: {why}; fix this and run the same command again: nothing is lost"

@@ -54,7 +54,7 @@ class Answer:
 
 
 class SshRunner:
-    """Runs programs on boards over shared connections, which ``close`` ends."""
+    """Runs programs on boards over shared connections, until ``close``."""
 
     def __init__(self, config: Path | None = None) -> None:
         if shutil.which("ssh") is None:
@@ -109,7 +109,7 @@ class SshRunner:
         return Answer(code, out, err)
 
     def close(self) -> None:
-        """End the shared connections."""
+        """Close the shared connections."""
         for target in self.used.values():
             subprocess.run(
                 self.make_command(target, "-O", "exit"), capture_output=True, check=False
@@ -149,7 +149,7 @@ def exchange(
 
 
 def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
-    """Write the input; ignore a broken pipe, because a program that ended early has printed why."""
+    """Write the input; ignore a broken pipe, because a program that exited early has printed why."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         for piece in pieces:
@@ -182,7 +182,7 @@ MODULES = ("environment", "service")
 # any Python 3 can read it; the rest needs 3.11
 BOOTSTRAP = (
     "import sys\n"
-    "sys.path[:] = [p for p in sys.path if p]\n"  # the folder where SSH begins
+    "sys.path[:] = [p for p in sys.path if p]\n"  # the folder in which SSH starts
     "import json, types\n"
     "if sys.version_info < (3, 11):\n"
     "    print(json.dumps({'old': list(sys.version_info[:3])})); sys.exit(0)\n"
@@ -204,7 +204,7 @@ def call_board(
     pieces: Iterable[bytes] = (),
     seconds: float = 180.0,
 ) -> dict[str, Any]:
-    """Do one action on the board and return its answer; raise a one-line error if it fails."""
+    """Run one action on the board and return its answer; raise a one-line error if it fails."""
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
@@ -250,7 +250,7 @@ def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
 
 
 PIECE = 1 << 20
-BYTES_PER_SECOND = 200_000  # slower links are taken for broken
+BYTES_PER_SECOND = 200_000  # slower links count as broken
 PRIVATE = 0o600
 
 

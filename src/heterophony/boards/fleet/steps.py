@@ -23,7 +23,7 @@ MACHINES = ("x86_64", "aarch64")  # PyTorch publishes wheels for these
 OLDEST_GLIBC = (2, 28)
 MIN_MEMORY = 600 << 20  # heterophony with a small network needs about 330 MB
 MIN_DISK = 200 << 20
-CLOCK_SECONDS = 60.0  # a clock that is wrong by more is mentioned
+CLOCK_SECONDS = 60.0  # a clock that is off by more is reported
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def check_memory(board: Board, facts: BoardFacts) -> None:
     if facts.memory_free < min(least, MIN_MEMORY):
         raise BoardError(
             f"only {facts.memory_free / 1e6:.0f} MB of memory are free; heterophony needs about"
-            f" {MIN_MEMORY / 1e6:.0f} MB: end other programs, or add swap"
+            f" {MIN_MEMORY / 1e6:.0f} MB: stop other programs, or add swap"
         )
 
 
@@ -257,8 +257,8 @@ class ProcessStatus:
         if not self.started:
             return "never started"
         if self.code == 0:
-            return "stopped, because its run has ended"
-        return f"ended with exit code {'unknown' if self.code is None else self.code}; {self.last}"
+            return "stopped, because its run has finished"
+        return f"exited with code {'unknown' if self.code is None else self.code}; {self.last}"
 
 
 def make_board_words(
@@ -287,7 +287,7 @@ def make_unit(board: Board, words: Sequence[str]) -> str:
 def start_process(
     ssh: SshRunner, board: Board, clients: Sequence[str], run: str, trust: bool = False
 ) -> str:
-    """Start heterophony in the background, unless it runs with the same arguments.
+    """Start heterophony in the background, unless it is running with the same arguments.
 
     With ``trust``, the board imports an external algorithm that the server names.
     """

@@ -240,7 +240,7 @@ class Assignments:
             return self.reject_reply(board, open_job, str(error), now, diverged)
         except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
-        except Exception as error:  # no reply ends the run, whatever it holds
+        except Exception as error:  # whatever a reply holds, it does not stop the run
             return self.reject_reply(board, open_job, describe_unexpected_error(error), now)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(board, open_job.assigned, done)

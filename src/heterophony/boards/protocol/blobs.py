@@ -20,7 +20,7 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Tells when to repeat a message that got no answer; the caller supplies the time."""
+    """Decides when to repeat a message that got no answer; the caller supplies the time."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
@@ -185,7 +185,7 @@ class BlobTransfer:
         return [Want(self.blob.sha256, indices)] if indices else []
 
 
-MAX_SPARE_BLOBS = 3  # kept though no job needs them: the next job often needs one of them
+MAX_SPARE_BLOBS = 3  # kept although no job needs them, because the next one often does
 
 
 class BlobCache:
@@ -241,7 +241,7 @@ class BlobCache:
 
 
 class GivenStore:
-    """Checkpoints that runs begin with, by their sha256, in a folder that all runs of a board share."""
+    """Checkpoints that runs start from, by their sha256, in a folder that all runs of a board share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The board's side of the protocol: its jobs, from their arrival until the server took the reply.
+"""The board's side of the protocol: its jobs, from their arrival until the server has taken the reply.
 
 Methods return messages to the server; bytes among them are encoded blobs.
 """
@@ -203,7 +203,7 @@ class JobQueue:
         return [*due, *self.repeat_overdue_request(now)]
 
     def repeat_overdue_request(self, now: float) -> OutgoingMessages:
-        """Repeat the request for a blob; if nothing of it has come, let the blobs of other jobs go first.
+        """Repeat the request for a blob; if no part of it has arrived, request the blobs of other jobs first.
 
         The server does not send the tensors of a job that is no longer open.
         """
@@ -252,7 +252,7 @@ class BoardSession:
 
     @property
     def given(self) -> Path | None:
-        """The file of the checkpoint that the run begins with; None if there is none."""
+        """The file of the checkpoint that the run starts from; None if there is none."""
         blobs = self.control.given if self.control else ()
         return next((self.jobs.given_store.find(blob.sha256) for blob in blobs), None)
 
@@ -317,7 +317,7 @@ class BoardSession:
         ]
 
     def tick(self, now: float) -> list[Publication]:
-        """Repeat messages that have got no answer for a while."""
+        """Repeat messages that have not been answered for a while."""
         out = (
             [self.make_status_publication("here")]
             if self.presence_timer.advance_if_due(now)

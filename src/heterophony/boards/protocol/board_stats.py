@@ -108,7 +108,7 @@ class RoundTimeline:
                 timeline.jobs.append((what, assigned.client, self.place(a), self.place(b)))
 
     def place(self, when: float) -> float:
-        """Return the seconds since the round began."""
+        """Return the seconds since the round started."""
         return round(max(0.0, when - self.start), 3)
 
     def describe(
@@ -138,7 +138,7 @@ class RoundTimeline:
 
 
 def measure_union(intervals: Iterable[Interval]) -> float:
-    """Return the length of the union of the intervals."""
+    """Return the total time covered by these intervals."""
     total, end = 0.0, float("-inf")
     for a, b in sorted(intervals):
         total += max(0.0, b - max(a, end))
@@ -166,7 +166,7 @@ def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
 class BoardCounters:
     """The counters of one board, or of all unadmitted boards beyond the limit together."""
 
-    admitted: bool = False  # does it hold clients of the run?
+    admitted: bool = False  # whether it holds clients of the run
     state: str = "arriving"  # arriving, expected, here, gone, refused or shut_out
     since: float | None = None  # on the server's clock
     bytes_down: int = 0

@@ -151,7 +151,7 @@ class Control(Message):
     """From the server, retained: the state of the run.
 
     Memories of rounds before ``oldest`` are no longer needed. ``given`` is the checkpoint that the
-    run begins with, if there is one.
+    run starts from, if there is one.
     """
 
     run: TopicName

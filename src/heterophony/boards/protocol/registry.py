@@ -27,7 +27,7 @@ class RegisteredBoard:
     metrics: Mapping[str, float] = field(default_factory=dict)
     ready_replies: dict[str, Done] = field(default_factory=dict)  # by job id
     current_transfer: tuple[Done, BlobTransfer] | None = None
-    # sha256 -> has the board also requested the last chunk?
+    # sha256 -> whether the board has also requested the last chunk
     requested_blobs: dict[str, bool] = field(default_factory=dict)
     # sha256 -> last chunk requested so far
     furthest_chunks: dict[str, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class BoardRegistry:
         self.check_admission = check_admission
         self.board_of_client = dict(board_of_client)
         self.boards: dict[str, RegisteredBoard] = {}
-        self.shut_out: dict[str, str] = {}  # why nothing of a board is taken any more
+        self.shut_out: dict[str, str] = {}  # why messages of a board are no longer accepted
         self.stats = BoardStats(self.board_of_client.values())
 
     def handle_hello(self, board: str, hello: Hello) -> Message | None:
@@ -97,7 +97,9 @@ class BoardRegistry:
         if len(set(names)) < len(names):
             return "it names a client twice"
         if hello.config_sha256 != self.config_sha256:
-            return "it has another configuration; restart it, so that it fetches the current one"
+            return (
+                "it has a different configuration; restart it, so that it fetches the current one"
+            )
         for name in names:
             holder = self.board_of_client.get(name, board)
             if holder != board:

@@ -25,7 +25,7 @@ class ServerSession:
     """One run, during one start of the server.
 
     ``control`` is the first message to all boards. ``board_of_client`` is known from earlier starts.
-    ``given`` is the checkpoint that the run begins with.
+    ``given`` is the checkpoint that the run starts from.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ServerSession:
         return requested
 
     def end_run(self) -> list[Publication]:
-        """Tell the boards that the run has ended."""
+        """Tell the boards that the run has finished."""
         self.abandon_open_jobs()
         self.control = replace(self.control, state="ended")
         return [self.make_control_publication()]
@@ -97,7 +97,7 @@ class ServerSession:
         return out
 
     def tick(self, now: float) -> list[Publication]:
-        """Repeat messages that have got no answer for a while."""
+        """Repeat messages that have not been answered for a while."""
         out = [self.make_control_publication()] if self.control_timer.advance_if_due(now) else []
         for board, record in self.registry.boards.items():
             if record.connected:
@@ -129,7 +129,7 @@ class ServerSession:
             return []
         except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
-        except Exception as error:  # whatever a board sends, it does not end the run
+        except Exception as error:  # whatever a board sends, it does not stop the run
             self.stats.record_invalid_message(address.board, describe_unexpected_error(error))
             return []
 

@@ -111,7 +111,7 @@ def list_board_rights(board: str) -> list[tuple[str, str]]:
     ]
 
 
-def find_sender(topic: str) -> str:
+def find_owner(topic: str) -> str:
     """Return the board that owns a topic; an empty string for any other topic."""
     try:
         return parse_topic(topic).board

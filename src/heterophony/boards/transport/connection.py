@@ -253,7 +253,7 @@ def explain_loss(why: str) -> str:
     """Explain a cut TLS connection: a broker gives no other answer to a revoked certificate."""
     cut = "EOF occurred in violation of protocol" in why
     return (
-        "it ended the connection; is this enrolment revoked, or the broker stopping?"
+        "it closed the connection: this enrolment may be revoked, or the broker is stopping"
         if cut
         else why
     )

@@ -1,4 +1,4 @@
-"""The transport: keeps a connection to the broker and restores it whenever it ends."""
+"""The transport: keeps a connection to the broker and restores it whenever it breaks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ReconnectBackoff:
 
 MAX_PACKET_BYTES = 1 << 20  # longest packet
 INBOX_MESSAGES, INBOX_BYTES = 1024, 64 << 20
-CLOSE_SECONDS = 5.0  # time limit for an orderly end
+CLOSE_SECONDS = 5.0  # time limit for closing cleanly
 
 
 class MqttTransport:
@@ -69,8 +69,8 @@ class MqttTransport:
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
     published, retained, at every connect: a broker that was killed may have lost them.
     ``find_sender`` maps a topic to its sender, so that each has a limited share of the inbox. Without
-    ``acknowledges``, messages
-    that arrive while there is no connection are lost, and the others arrive faster.
+    ``acknowledges``, messages that arrive while there is no connection are lost, and the others
+    arrive faster.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class MqttTransport:
 
         True does not mean that the message arrives. A retained message also replaces the entry of
         ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
-        message over the limit raises: it can never be sent, and the broker would end the connection.
+        message over the limit raises: it can never be sent, and the broker would close the connection.
         """
         packet = OutgoingPacket(topic, payload, retain)
         with self._lock:
@@ -184,7 +184,7 @@ class MqttTransport:
             self.inbox.offer(event)
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full: it wakes anyway; closed: the thread has ended
+        with suppress(OSError):  # full: it wakes anyway; closed: the thread has exited
             self._wake_sender.send(b"!")
 
     def _run(self) -> None:

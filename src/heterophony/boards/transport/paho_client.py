@@ -19,11 +19,11 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .queues import BrokerEndpoint, OutgoingPacket, Will
 
-# the broker keeps our session so long; a will is sent at its end at the latest
+# how long the broker keeps our session; it sends a will when this ends at the latest
 SESSION_SECONDS = 3600
 OWNER_PROPERTY = "link"  # name of the user property that holds the id of the publishing process
 SESSION_TAKEN_OVER = 0x8E
-DISCONNECT_WITH_WILL = 0x04  # the broker publishes the will although we disconnect in order
+DISCONNECT_WITH_WILL = 0x04  # the broker publishes the will even if we disconnect cleanly
 BUSY_REASONS = (0x88, 0x89)  # the broker is unavailable or busy: try again soon
 
 
@@ -196,7 +196,7 @@ class CountingPahoClient(Client):
     """Paho's client that counts its bytes, and drops a message it cannot parse.
 
     Such a message is acknowledged and dropped. Brokers pass on messages that paho refuses (a byte
-    order mark in a user property is enough). Paho would end the connection, the broker would deliver
+    order mark in a user property is enough). Paho would close the connection, the broker would deliver
     the message again on the next one, and so on: one board could keep the server offline.
     """
 

@@ -41,7 +41,7 @@ class Will:
 
 BURST_UNITS = 4096  # units that a sender may use at once
 UNITS_PER_SECOND = 64.0  # units that a sender regains per second
-BYTES_PER_UNIT = 8192  # bytes per unit; a started unit counts in full
+BYTES_PER_UNIT = 8192  # bytes per unit, rounded up to whole units
 MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolled boards only
 
 
@@ -110,7 +110,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
     connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
     that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
     limited share, so that its burst does not displace the messages of others, and a budget: once it is
-    exhausted, nothing of that sender is taken any more, and one event says so.
+    exhausted, nothing more is accepted from that sender, and one event says so.
     """
 
     def __init__(

@@ -212,7 +212,7 @@ class FromFile:
             check_share(share, f"{path}: client {client}", len(source.y))
         if data_sha256 is not None and data_sha256 != digest_examples(source.x, source.y):
             raise DataError(
-                f"{path} was written for other data than this {source.name} (data_sha256 differs)"
+                f"{path} was written for different data from this {source.name} (data_sha256 differs)"
             )
         return list(shares.values())
 

@@ -84,7 +84,7 @@ class Classes(SeededRule):
             if not len(takers) and n:
                 raise DataError(
                     f"{clients} clients with {self.per_client} of {classes} classes each give"
-                    f" class {c} to nobody; raise data.partition.per_client or data.clients so"
+                    f" class {c} to no client; raise data.partition.per_client or data.clients so"
                     f" that clients x per_client is a multiple of {classes}"
                 )
             if len(takers):

@@ -45,7 +45,7 @@ class NamedClients:
     """The clients that the data name."""
 
     names: tuple[str, ...]
-    has_split: bool = False  # do clients have their own test examples?
+    has_split: bool = False  # whether clients have their own test examples
 
 
 NO_CLIENTS = NamedClients(())
@@ -146,7 +146,7 @@ def read_medmnist(path: Path, request: Request) -> Source:
             ys[0].shape[1:],
         ):
             raise DataError(
-                f"{path}: {part}_images {x.shape} and {part}_labels {y.shape} do not fit each other"
+                f"{path}: {part}_images {x.shape} and {part}_labels {y.shape} do not match each other"
                 " or the training images"
             )
     y = np.concatenate(ys)
@@ -224,7 +224,9 @@ def wrap_arrays(
     x, y = np.asarray(x), np.asarray(y)
     y, names = parse_targets(y, task, name if path is None else str(path))
     if x.ndim < 2:
-        raise DataError(f"{name}: examples must have at least one dimension besides their number")
+        raise DataError(
+            f"{name}: examples must have at least one dimension besides the first (examples)"
+        )
     if 0 in x.shape[1:]:
         shape_text = "×".join(map(str, x.shape))
         raise DataError(f"{path or name}: x is {shape_text}: its examples have no values")
@@ -260,7 +262,9 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
     files, record = [arrays for arrays, _ in loaded], loaded[0][1]
     for path, (_, own) in zip(paths, loaded, strict=True):
         if own != record:
-            raise DataError(f"{path}: its examples have other arrays than those of {paths[0].name}")
+            raise DataError(
+                f"{path}: its examples have different arrays from those of {paths[0].name}"
+            )
     if len({"x_test" in f for f in files}) > 1:
         raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
     first, first_y = (files[0][k if k in files[0] else f"{k}_train"] for k in ("x", "y"))
@@ -334,7 +338,7 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
             ys.append(parse_label(y) if task == "classification" else to_array(y))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label ({error})"
+                f"{type(data).__name__}: example {i} is not a pair of an array and an integer label ({error})"
             ) from None
         if describe_example(xs[i]) != describe_example(xs[0]):
             raise DataError(

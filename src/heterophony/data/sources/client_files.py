@@ -83,7 +83,7 @@ def read_client_file(path: Path) -> Examples:
     if x.dtype.hasobject:
         x = parse_texts(x, path)
     if x.shape[:1] != y.shape[:1] or not x.ndim:
-        raise DataError(f"{path}: x {x.shape} and y {y.shape} differ in number")
+        raise DataError(f"{path}: x {x.shape} and y {y.shape} have different lengths")
     return x, (y.astype(np.int64) if y.dtype.kind == "f" and is_whole(y) else y)
 
 
@@ -145,7 +145,7 @@ def read_har(path: Path, request: Request) -> Source:
         if len(set(sizes)) > 1:
             found = ", ".join(map(str, sizes))
             raise DataError(
-                f"{path / part}: windows, labels and subjects differ in number: {found}"
+                f"{path / part}: windows, labels and subjects have different lengths: {found}"
             )
     x, y = np.concatenate(xs), np.concatenate(ys) - 1
     if y.min() < 0 or y.max() >= len(ACTIVITIES):
@@ -162,7 +162,7 @@ def read_windows(path: Path, part: str) -> NDArray[np.float32]:
     windows = [read_numbers(p) for p in signals]
     for file, window in zip(signals, windows, strict=True):
         if window.shape != windows[0].shape:
-            raise DataError(f"{file} has another shape than {signals[0].name}")
+            raise DataError(f"{file} has a different shape from {signals[0].name}")
     return np.stack(windows, axis=1)
 
 

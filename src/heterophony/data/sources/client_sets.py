@@ -220,7 +220,7 @@ DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "s
 DOMAINNET_FILES = DatasetFiles(
     "domainnet",
     (("splits/*_train.txt", "splits/*_test.txt"), ("*_train.txt", "*_test.txt")),
-    hint="unpack the domains of ai.bu.edu/M3SDA beside their lists DOMAIN_train.txt and"
+    hint="unpack the domains of ai.bu.edu/M3SDA next to their lists DOMAIN_train.txt and"
     " DOMAIN_test.txt, and set data.path to the folder",
 )
 

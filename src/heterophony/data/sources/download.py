@@ -65,7 +65,7 @@ def check_md5(path: Path, md5: str) -> None:
 
 
 def download_resumable(url: str, output: str, _pooch: object = None) -> None:
-    """Download into a ``.part`` file beside the output, and rename it at the end.
+    """Download into a ``.part`` file next to the output, and rename it at the end.
 
     The ``.part`` survives a lost connection or a signal. A lost connection is retried as long as
     each try receives something.

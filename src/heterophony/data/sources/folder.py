@@ -160,7 +160,7 @@ def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     for file, (other, _) in zip(files, headers, strict=True):
         if other != size:
             raise DataError(
-                f"images must all have one size: {files[0]} is {size[0]}×{size[1]},"
+                f"all images must be the same size: {files[0]} is {size[0]}×{size[1]},"
                 f" {file} is {other[0]}×{other[1]}"
             )
     x = np.empty((len(files), 1 if grey else 3, size[1], size[0]), np.uint8)

@@ -130,9 +130,9 @@ def is_number(feature: Any) -> bool:
 
 
 def find_text(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None:
-    """Return the column whose text is to be learned from; ``alone``: there are no numbers beside it.
+    """Return the column of the text to train on; ``alone`` means that there are no numeric columns.
 
-    Beside numbers, a column with few different texts is one of categories.
+    Next to numeric columns, a column with few different texts holds categories.
     """
     texts = [k for k, f in inputs.items() if str(getattr(f, "dtype", "")) in TEXT_TYPES]
     named = next((k for k in TEXT_NAMES if k in texts), None)
@@ -161,7 +161,7 @@ def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uin
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture in pictures]
     if len({one.shape for one in images}) > 1:
-        raise DataError(f"{name}: images must all have one size")
+        raise DataError(f"{name}: all images must be the same size")
     return np.stack(images)
 
 
@@ -170,7 +170,7 @@ def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
     try:
         x = np.array(collect(parts, column))
     except ValueError:
-        raise DataError(f"{name}: the lists in column '{column}' differ in length") from None
+        raise DataError(f"{name}: the lists in column '{column}' have different lengths") from None
     if not np.issubdtype(x.dtype, np.number):
         raise DataError(f"{name}: column '{column}' holds no numbers; {EACH_TEXT}")
     return x
@@ -379,7 +379,9 @@ def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source
         if test:
             tests[client] = test[0]
         if train[client].features != next(iter(train.values())).features:
-            raise DataError(f"client {client} has other columns than client {next(iter(train))}")
+            raise DataError(
+                f"client {client} has different columns from client {next(iter(train))}"
+            )
     if tests and len(tests) < len(train):
         alone = next(client for client in train if client not in tests)
         raise DataError(

@@ -114,7 +114,7 @@ def read_idx_dataset(
     x, y, x_test, y_test = (read_idx(path, f) for f in files)
     for some in (x, x_test):
         if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
-            raise DataError(f"{path}: the images of {name} must all have one height and width")
+            raise DataError(f"{path}: the images of {name} must all have the same height and width")
     if y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
         raise DataError(f"{path}: {name} must have one label per image")
     return Source(

@@ -124,7 +124,7 @@ def is_leaf(path: Path) -> bool:
 
 
 def has_leaf_keys(path: Path) -> bool:
-    """Return True if a JSON file has one of LEAF's keys near its beginning."""
+    """Return True if a JSON file has one of LEAF's keys near its start."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     return any(f'"{key}"'.encode() in head for key in KEYS)
@@ -203,7 +203,7 @@ def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Sour
         x = np.concatenate([code(rows) for _, rows, _ in parts if rows])
         y = np.concatenate([code(rows) for _, _, rows in parts if rows])
     except ValueError:
-        raise DataError(f"{path}: the lists of tokens differ in length") from None
+        raise DataError(f"{path}: the lists of tokens have different lengths") from None
     return Source(
         path.name,
         x,
@@ -236,7 +236,9 @@ def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], li
                 raise DataError(f"{held.file}: user '{user}': a comment must be lists of tokens")
             out += rows
         if len(x) != len(y):
-            raise DataError(f"{held.file}: user '{user}': x and target_tokens differ in number")
+            raise DataError(
+                f"{held.file}: user '{user}': x and target_tokens have different lengths"
+            )
     return x, y
 
 

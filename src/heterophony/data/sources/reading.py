@@ -48,7 +48,7 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
 
 
 def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and type of an array, up to the beginning of its content."""
+    """Read shape and type of an array, up to the start of its content."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0
@@ -266,7 +266,7 @@ def unpickle_safely(
         content = content.values if isinstance(content, ArrayStub) else content
         pairs = {parse_key(k): v for k, v in content.items()}
         return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
-    except Exception as error:  # a damaged pickle can end in almost any
+    except Exception as error:  # a damaged pickle can raise almost any error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{where} is not {what}, refused: {reason}") from None
 

@@ -108,8 +108,9 @@ SETTINGS_REFUSED = {
 
 
 def check_request(name: str, request: Request) -> None:
-    """Raise ConfigError for settings of ``[data]`` that a data set does not support; a missing path
-    is reported later.
+    """Raise ConfigError for settings of ``[data]`` that this data set does not support.
+
+    A missing path is reported later.
     """
     known_format = None if name in SOURCES else find_format(Path(name).expanduser())
     if known_format is None and name not in SOURCES:
@@ -203,7 +204,7 @@ def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
 
 SOURCES = {
     "digits": NamedDataset(
-        "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
+        "1,797 handwritten digits, 8x8 grey, 10 classes; embedded",
         DatasetSize(1797, (1, 8, 8), 10),
         builtin.read_digits,
         # chosen on validation examples, see docs/reference/configuration.md
@@ -215,13 +216,13 @@ SOURCES = {
         builtin.read_photos,
     ),
     "fmnist": NamedDataset(
-        "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
+        "70,000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
         DatasetSize(70_000, GREY_SHAPE, 10),
         image_sets.read_fmnist,
         image_sets.FMNIST_FILES,
     ),
     "mnist": NamedDataset(
-        "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes",
+        "70,000 handwritten digits (MNIST), 28x28 grey, 10 classes",
         DatasetSize(70_000, GREY_SHAPE, 10),
         image_sets.read_mnist,
         image_sets.MNIST_FILES,
@@ -232,13 +233,13 @@ SOURCES = {
         for split in image_sets.EMNIST_SPLITS
     },
     "cifar10": NamedDataset(
-        "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes",
+        "60,000 photographs (CIFAR-10), 32x32 colour, 10 classes",
         DatasetSize(60_000, COLOUR_SHAPE, 10),
         image_sets.read_cifar10,
         image_sets.CIFAR10_LAYOUT.dataset_files,
     ),
     "cifar100": NamedDataset(
-        "60 000 photographs (CIFAR-100), 32x32 colour, 100 classes",
+        "60,000 photographs (CIFAR-100), 32x32 colour, 100 classes",
         DatasetSize(60_000, COLOUR_SHAPE, 100),
         image_sets.read_cifar100,
         image_sets.CIFAR100_LAYOUT.dataset_files,
@@ -250,7 +251,7 @@ SOURCES = {
         image_sets.CIFAR100_LAYOUT.dataset_files,
     ),
     "tinyimagenet": NamedDataset(
-        "110 000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
+        "110,000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
         DatasetSize(110_000, (3, 64, 64), 200),
         image_sets.read_tinyimagenet,
         image_sets.TINYIMAGENET_FILES,
@@ -269,48 +270,48 @@ SOURCES = {
         partial=True,
     ),
     "femnist": NamedDataset(
-        "805 263 characters (LEAF), 28x28 grey, 62 classes; by 3 550 writers",
+        "805,263 characters (LEAF), 28x28 grey, 62 classes; by 3,550 writers",
         DatasetSize(805_263, GREY_SHAPE, 62),
         client_sets.read_femnist,
         client_sets.FEMNIST_FILES,
         partial=True,
     ),
     "celeba": NamedDataset(
-        "200 288 portraits (LEAF), 84x84 colour, smiling or not; by 9 343 celebrities",
+        "200,288 portraits (LEAF), 84x84 colour, smiling or not; by 9,343 celebrities",
         DatasetSize(200_288, (3, 84, 84), 2),
         client_sets.read_celeba,
         client_sets.CELEBA_FILES,
         partial=True,
     ),
     "digit5": NamedDataset(
-        "145 298 digits, 32x32 colour, 10 classes; 5 domains",
+        "145,298 digits, 32x32 colour, 10 classes; 5 domains",
         DatasetSize(145_298, COLOUR_SHAPE, 10),
         client_sets.read_digit5,
         client_sets.DIGIT5_FILES,
         clients=NamedClients(client_sets.DIGIT5_DOMAINS, has_split=True),
     ),
     "office-caltech": NamedDataset(
-        "2 533 photographs (Office-Caltech-10), 64x64 colour, 10 classes; 4 domains",
+        "2,533 photographs (Office-Caltech-10), 64x64 colour, 10 classes; 4 domains",
         DatasetSize(2_533, (3, 64, 64), 10),
         client_sets.read_office_caltech,
         client_sets.OFFICE_FILES,
         clients=NamedClients(client_sets.OFFICE_DOMAINS),
     ),
     "domainnet": NamedDataset(
-        "586 575 pictures (DomainNet), 64x64 colour, 345 classes; 6 domains",
+        "586,575 pictures (DomainNet), 64x64 colour, 345 classes; 6 domains",
         DatasetSize(586_575, (3, 64, 64), 345),
         client_sets.read_domainnet,
         client_sets.DOMAINNET_FILES,
         clients=NamedClients(client_sets.DOMAINNET_DOMAINS, has_split=True),
     ),
     "iwildcam": NamedDataset(
-        "203 029 photographs of animals (WILDS), 64x64 colour, 182 classes; by 323 cameras",
+        "203,029 photographs of animals (WILDS), 64x64 colour, 182 classes; by 323 cameras",
         DatasetSize(203_029, (3, 64, 64), 182),
         client_sets.read_iwildcam,
         client_sets.IWILDCAM_FILES,
     ),
     "har": NamedDataset(
-        "10 299 windows of a smartphone's sensors (UCI), 9x128, 6 activities; 30 subjects",
+        "10,299 windows of a smartphone's sensors (UCI), 9x128, 6 activities; 30 subjects",
         DatasetSize(10_299, (9, 128), 6),
         client_sets.read_har_set,
         client_sets.HAR_FILES,
@@ -325,7 +326,7 @@ SOURCES = {
     ),
     **{name: make_medmnist_entry(name) for name in client_sets.MEDMNIST},
     "agnews": NamedDataset(
-        "127 600 news articles (AG News), 256 bytes as tokens, 4 classes",
+        "127,600 news articles (AG News), 256 bytes as tokens, 4 classes",
         DatasetSize(127_600, (TEXT_LENGTH,), 4),
         client_sets.read_ag_news,
         client_sets.AG_NEWS_FILES,

@@ -1,4 +1,4 @@
-"""Users' tables, from a ``.csv`` or a frame: a column ``label``, columns to learn from, perhaps one of client names."""
+"""Users' tables, from a ``.csv`` or a frame: a column ``label``, columns to train on, perhaps one of client names."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def strip_text(value: Any) -> Any:
 
 
 def load_table(path: Path) -> Table:
-    """Load the columns of a file; refuse rows of another length, and two columns with one name."""
+    """Load the columns of a file; refuse rows of a different length, and two columns with one name."""
     try:
         text = read_regular_file(path, BYTES_LIMIT).decode("utf-8-sig")
     except FileNotFoundError:

@@ -56,7 +56,7 @@ RUNS_PER_CORE = 4  # runs at a time per core of the driver's machine: merging is
 
 @contextmanager
 def connect_to_cluster(workers: int | None, cluster: base.Cluster) -> Iterator[None]:
-    """Join the cluster, or start one on this machine, which ends with this context."""
+    """Join the cluster, or start one on this machine, which stops with this context."""
     if ray.is_initialized():  # initialised by ``share_cluster`` or by the user
         if get_authentication_mode() != AuthenticationMode.TOKEN:
             raise EngineError("Ray runs without authentication; start it with RAY_AUTH_MODE=token")
@@ -93,7 +93,7 @@ def share_cluster(
 ) -> Iterator[tuple[int, base.ClusterShare]]:
     """Connect to a cluster for several runs: how many run at a time, and each one's share.
 
-    Shares do not overlap. Otherwise Ray would end the idle workers of one run to make room for
+    Shares do not overlap. Otherwise Ray would stop the idle workers of one run to make room for
     another's, and a worker needs seconds to start.
     """
     with connect_to_cluster(workers, cluster):
@@ -172,7 +172,7 @@ def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
     if isinstance(
         error, ConnectionError | exceptions.AuthenticationError
     ):  # Ray does not say which
-        return f"it is not there, or {TOKEN_VARIABLE} is not its token{hint}"
+        return f"it does not exist, or {TOKEN_VARIABLE} is not its token{hint}"
     return first_line(error)
 
 
@@ -390,16 +390,14 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
         raise make_died_error(batch, first_line(error)) from None
     except exceptions.OutOfMemoryError:
-        raise make_died_error(
-            batch, "there was not enough memory; fewer engine.workers need less"
-        ) from None
+        raise make_died_error(batch, "there was not enough memory; lower engine.workers") from None
     except exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
         if isinstance(cause, HeterophonyError):
             raise type(cause)(str(cause)) from None
         raise EngineError(
-            f"a worker of the Ray cluster cannot work ({first_line(cause)}); is heterophony, and"
-            " whatever defines the model and the algorithm, installed on all nodes?"
+            f"a worker of the Ray cluster failed ({first_line(cause)}); install heterophony, and"
+            " whatever defines the model and the algorithm, on all nodes"
         ) from None
     except exceptions.RayError as error:
         raise EngineError(f"the Ray cluster failed: {first_line(error)}") from None

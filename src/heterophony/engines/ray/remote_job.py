@@ -1,7 +1,7 @@
 """What runs on a Ray node: jobs, and the temporary folder with the data of a run.
 
-The folder is removed even if the processes that use it are killed. Every process that uses a folder holds a lock file beside it, and the system releases a lock when
-its process ends. Opening a folder removes all others whose lock nobody holds.
+The folder is removed even if the processes that use it are killed. Every process that uses a folder holds a lock file beside it, and the system
+releases a lock when its process exits. Opening a folder removes all others whose lock no process holds.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_lock_path(folder: Path) -> Path:
 
 
 def remove_abandoned(root: Path, name: str) -> None:
-    """Remove all folders but ``name`` whose lock nobody holds: their processes were killed."""
+    """Remove all folders but ``name`` whose lock no process holds: their processes were killed."""
     for path in root.glob("*.lock"):
         folder = path.with_suffix("")
         with suppress(OSError):

@@ -279,7 +279,7 @@ def make_augmented_copies(
         originals, sources = rebalancing.choose_examples(train, targets[name])
     if not len(sources):
         raise ConfigError(
-            f"client '{name}' has equally many examples of all its classes, so nothing is copied"
+            f"client '{name}' has the same number of examples of each of its classes, so nothing is copied"
         )
     copies = {}
     for augmentation in rebalancing.AUGMENTATIONS:

@@ -1,4 +1,4 @@
-"""Figures of a reproduced table: bars beside the printed values, and curves over the rounds."""
+"""Figures of a reproduced table: bars next to the printed values, and curves over the rounds."""
 
 from __future__ import annotations
 

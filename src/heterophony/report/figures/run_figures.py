@@ -27,7 +27,7 @@ from ...results.statistics import DifferenceCurve, compare_over_rounds, find_ref
 from ..page.page_data import AuditRecord, describe_shown_rounds, select_images
 from . import style
 
-MAX_DIRECT_LABELS = 10  # names that fit beside their lines
+MAX_DIRECT_LABELS = 10  # names that fit next to their lines
 MAX_LABEL_LENGTH = 18  # letters of such a name
 PARTICIPATION_COLORS = ("white", "#F0A35E", style.PALETTE[0])  # not selected, no reply, trained
 SAME_PLACE = 0.002  # distance in accuracy of points that cover each other
@@ -49,7 +49,7 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
 
 
 def can_label_directly(runs: Sequence[Run]) -> bool:
-    """Return True if names fit beside the lines, so that no legend is needed."""
+    """Return True if names fit next to the lines, so that no legend is needed."""
     names = list(group_by_series(runs))
     return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 

@@ -1,4 +1,4 @@
-"""Shared parts of figures: colours, axes, panels, and names beside lines instead of a legend."""
+"""Shared parts of figures: colours, axes, panels, and names next to lines instead of a legend."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DrawnLine(NamedTuple):
 
 
 class PointLabel(NamedTuple):
-    """A point in data coordinates and the name to write beside it."""
+    """A point in data coordinates and the name to write next to it."""
 
     name: str
     x: float

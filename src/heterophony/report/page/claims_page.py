@@ -44,7 +44,7 @@ EXPLANATION = (
     " rows are missing, or if there is only one seed. If a claim names a margin, the margin replaces 0."
     " *Under condition …* means: with some settings, but not with all.",
     "The paper's own rule (such as the best round) decides. The mean over the last ten evaluations is shown"
-    " as well, and a different decision by it is mentioned. The level is 95 %, with a Bonferroni correction:"
+    " as well, and the page says so if it would decide differently. The level is 95 %, with a Bonferroni correction:"
     " intervals that refute a claim are corrected for the number of comparisons of the finding, settings and"
     " rules; intervals that confirm it for the number of settings and rules, because all comparisons must be"
     " confirmed. There is no correction for the number of findings.",

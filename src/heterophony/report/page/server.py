@@ -21,7 +21,7 @@ from .views import View, ViewLoader
 
 POLL_SECONDS = 0.5  # between two reads of the folder
 REST_FACTOR = 5  # pause at least this many times as long as a read took: runs need the processor
-HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a sign of life
+HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a keep-alive
 
 
 class ViewWatcher:
@@ -56,7 +56,7 @@ class ViewWatcher:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """End all streams."""
+        """Close all streams."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()

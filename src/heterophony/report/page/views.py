@@ -118,7 +118,7 @@ class ListedRun:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if the run has begun and can still continue."""
+        """True if the run has started and can still continue."""
         return self.progress.state not in ("finished", "damaged", "unreadable")
 
 
@@ -133,7 +133,7 @@ def read_listed_run(run: Path) -> ListedRun:
 
 
 def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
-    """Return the runs on which a process is working."""
+    """Return the runs that a process is executing."""
     unfinished = {run: listed for run, listed in runs.items() if listed.is_unfinished}
     locks = read_held_locks() if unfinished else set()
     return frozenset(r for r, own in unfinished.items() if is_running(r, own.overview, locks, now))
@@ -161,7 +161,7 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
     progress, overview = run.progress, run.overview
     activity = progress.state
     if run.is_unfinished:
-        activity = "running" if running else "not begun" if activity == "not begun" else "stopped"
+        activity = "running" if running else "not started" if activity == "not started" else "stopped"
     left = overview.seconds_left if activity == "running" else None
     return {
         "algorithm": get_display_name(progress.algorithm) if progress.algorithm else "–",
@@ -192,7 +192,7 @@ def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
         "activity": "running" if "running" in activities else activity,
         "done": sum(r["done"] for r in rows),
         "rounds": sum(r["rounds"] for r in rows),
-        "seconds_left": None,  # nobody knows how many of the others run side by side
+        "seconds_left": None,  # it is unknown how many of the others run side by side
         "left": None,
         "G": None,
         "P": None,
@@ -222,7 +222,7 @@ class View:
     rows: list[RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
     boards: BoardStatuses = field(default_factory=dict)
-    running: frozenset[Path] = frozenset()  # in a run list: the runs that a process works on
+    running: frozenset[Path] = frozenset()  # in a run list: the runs that a process is executing
     message_parts: tuple[bytes, ...] = ()  # everything but the boards; the boards
 
     @property
@@ -375,7 +375,7 @@ def load_run_or_reason(folder: Path) -> Run | str:
     """Load a run or return why it cannot be shown; a half-written file may raise any error."""
     events = stamp_folder(folder)[0]
     if not events or not events[0]:
-        return "has not begun yet"
+        return "has not started yet"
     try:
         run = load_run(folder)
         check_showable(run)

@@ -228,7 +228,7 @@ def read_marker(root: Path) -> str:
 
 
 def install(request: dict[str, Any]) -> dict[str, Any]:
-    """Create the environment from the copied wheels, or unpack our code beside a given one."""
+    """Create the environment from the copied wheels, or unpack our code next to an existing one."""
     root = Path.home() / request["folder"]
     (root / MARKER).unlink(missing_ok=True)
     if sys.prefix != sys.base_prefix:

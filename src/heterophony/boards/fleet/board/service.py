@@ -18,7 +18,7 @@ from .environment import ProblemError, describe_os_error, locate_python, make_en
 
 
 def start_unit(request: dict[str, Any]) -> dict[str, Any]:
-    """Write the unit and start it; do nothing if it runs with the same text."""
+    """Write the unit and start it; do nothing if it is already running with the same text."""
     root = Path.home() / request["folder"]
     path = locate_unit(request["unit"])
     text = (
@@ -32,7 +32,7 @@ def start_unit(request: dict[str, Any]) -> dict[str, Any]:
     control("daemon-reload")
     control("enable", "--quiet", path.name)
     control("restart", path.name)
-    if shutil.which("loginctl"):  # otherwise it would end with our SSH session
+    if shutil.which("loginctl"):  # otherwise it would stop with our SSH session
         subprocess.run(["loginctl", "enable-linger"], capture_output=True, check=False)
     return {"changed": True}
 
@@ -87,12 +87,12 @@ def env() -> dict[str, str]:
 RECORD, EXIT_CODE, LOG = "board.pid", "board.exit", "board.log"
 STOP_SECONDS = 10.0
 LOG_LIMIT = 32 << 20  # a longer log is replaced
-# the shell outlives the process and writes down how it ended
+# the shell outlives the process and records its exit code
 WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start heterophony unless it runs with the same arguments; if they differ, stop it first."""
+    """Start heterophony unless it is running with the same arguments; with others, stop it first."""
     root = Path.home() / request["folder"]
     words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
     record = find_running(root)
@@ -136,7 +136,7 @@ def read_birth(pid: int) -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if fields[0] in "ZX":
-        raise ProcessLookupError("it has ended")
+        raise ProcessLookupError("it has exited")
     return f"{boot} {fields[19]}"
 
 
@@ -158,7 +158,7 @@ def stop_process(record: dict[str, Any]) -> None:
             if not group_exists(record["pid"]):
                 return
             time.sleep(0.05)
-    raise ProblemError(f"process {record['pid']} does not end")
+    raise ProblemError(f"process {record['pid']} does not exit")
 
 
 def group_exists(group: int) -> bool:
@@ -172,7 +172,7 @@ def group_exists(group: int) -> bool:
 
 
 def read_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return if heterophony runs, its exit code if it has ended, and its last line of output."""
+    """Return whether heterophony is running, its exit code if not, and its last line of output."""
     root = Path.home() / request["folder"]
     record = find_running(root)
     code = None
@@ -198,7 +198,7 @@ def read_last_line(path: Path) -> str:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
-# The entry: read a request from the input, do it, print the answer as JSON -----------------------
+# The entry: read a request from the input, run it, print the answer as JSON -----------------------
 
 ACTIONS = {
     "facts": environment.read_facts,
@@ -220,7 +220,7 @@ ACTIONS = {
 
 
 def main() -> None:
-    """Do the requested action; print ``{"answer": …}`` or ``{"problem": …}`` in one line."""
+    """Run the requested action; print ``{"answer": …}`` or ``{"problem": …}`` in one line."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     try:
         answer: dict[str, Any] = {"answer": ACTIONS[request["action"]](request)}

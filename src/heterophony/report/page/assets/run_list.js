@@ -8,7 +8,7 @@ let rows = [];
 const choice = { sort: "changed", descending: true, filter: "", chosen: [] }; // chosen: addresses of single runs
 
 // The columns that can be sorted. `value` is of one row; numbers begin with the highest.
-const ACTIVITIES = ["running", "stopped", "not begun", "damaged", "unreadable", "finished"];
+const ACTIVITIES = ["running", "stopped", "not started", "damaged", "unreadable", "finished"];
 const COLUMNS = [
   { key: "name", title: "run", value: (row) => row.name },
   { key: "algorithm", title: "algorithm", value: (row) => row.algorithm },

@@ -45,7 +45,7 @@ function createCheckbox(row) {
 }
 
 function describeProgress({ state, activity, done, rounds, left, runs, name }) {
-  const words = activity === "stopped" && runs === 1 ? `stopped at ${state}` : activity === "running" && state === "not begun" ? "starting" : state;
+  const words = activity === "stopped" && runs === 1 ? `stopped at ${state}` : activity === "running" && state === "not started" ? "starting" : state;
   const text = html("span", { class: "state" }, words);
   if (activity === "finished" || !rounds) return [text];
   const bar = html("progress", { max: rounds, value: done, "aria-label": `Rounds of ${name}` });
