@@ -605,7 +605,7 @@ def test_report_of_runs_and_comparisons(finished, compared, copied):
     page = Path("page.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert "fedper" in page
-    assert refused(3, "report", "nothing").startswith("nothing does not exist; give a run folder")
+    assert refused(3, "report", "nothing").startswith("nothing does not exist; name a run folder")
 
 
 # The rest -------------------------------------------------------------------------------------

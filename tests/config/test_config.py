@@ -482,7 +482,7 @@ def test_a_mistake_in_a_pair_is_not_blamed_on_the_file(written):
 
 def test_rate_and_count_in_one_file_exclude_each_other(written):
     path = written("[participation]\nrate = 0.5\ncount = 3\n")
-    assert refused(path) == "my.toml:2: participation.rate: give either rate or count"
+    assert refused(path) == "my.toml:2: participation.rate: set either rate or count"
 
 
 @pytest.mark.parametrize("pair", ["rounds", "=3", "", " = "])

@@ -121,10 +121,10 @@ def unnameable(path: Path) -> None:
 
 
 NOWHERE = {
-    "nothing there": (lambda p: None, [], "there is no .*in; give a folder with data"),
+    "nothing there": (lambda p: None, [], "there is no .*in; name a folder with data"),
     "empty": (lambda p: (p / "in").mkdir(), [], "in holds no data: neither folders of images"),
     "a file of another kind": (lambda p: (p / "in").write_text("x"), [], "in holds no data"),
-    "one client for two names": (lonely, ["a", "b"], "in holds the data of one client; give"),
+    "one client for two names": (lonely, ["a", "b"], "in holds the data of one client; name"),
     "twice": (doubled, [], "in/a and .*in/a.npz name the same client; remove one"),
     "another name": (
         lambda p: images(p / "in" / "attic", 0, 3),
@@ -299,13 +299,17 @@ def test_a_wrong_configuration_of_own_data_is_said(pair):
 
 
 def test_what_is_missing_is_said(home):
-    with pytest.raises(ConfigError, match=r"data\.classes: missing; give the names of the classes"):
+    with pytest.raises(
+        ConfigError, match=r"data\.classes: missing; set it to the names of the classes"
+    ):
         read_config(None, ["data.name=own", "data.shape=[5]"])
-    with pytest.raises(ConfigError, match=r"data\.shape: missing; give the shape of one example"):
+    with pytest.raises(
+        ConfigError, match=r"data\.shape: missing; set it to the shape of one example"
+    ):
         read_config(None, ["data.name=own", "data.classes=5"])
     with pytest.raises(ConfigError, match=r"data\.path: missing; a simulation"):
         configured().build_federation()
-    with pytest.raises(DataError, match=r"holds the data of 3 clients, data\.clients is 4"):
+    with pytest.raises(DataError, match=r"holds the data of 3 clients, but data\.clients is 4"):
         configured("data.clients=4", path=home).build_federation()
 
 
@@ -365,9 +369,7 @@ def test_data_and_configuration_must_agree(home):
 def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
     refused = object.__new__(BoardRun)
     refused.plan, refused.results = None, queue.Queue()
-    refused.session = SimpleNamespace(
-        config=None, control=None, refusal_reason="the run is complete"
-    )
+    refused.session = SimpleNamespace(has_everything=False, refusal_reason="the run is complete")
     with pytest.raises(
         ConfigError, match="the server refuses this board: the run is complete"
     ) as ended:

@@ -359,7 +359,7 @@ def test_reddit_is_sequences_of_tokens(tmp_path):
     assert made.x.tolist() == [[5, 3, 4, 2, 0]] * 2 + [[5, 3, 1, 2, 0]]
     assert made.y.tolist() == [[3, 4, 2, -100, -100]] * 2 + [[3, 1, 2, -100, -100]]
     assert (made.official, made.users.tolist(), made.user_names) == (2, [0, 1, 0], ("1", "2"))
-    assert refused(read_source, str(folder)).endswith("give data.task = 'sequence'")
+    assert refused(read_source, str(folder)).endswith("set data.task = 'sequence'")
     path = folder / "test" / "reddit_0_test.json"
     path.write_text(path.read_text().replace('[[["<BOS>"', '[["<BOS>"', 1).replace("]]]", "]]", 1))
     said = refused(lambda: read_source(str(folder), task="sequence"))

@@ -192,7 +192,7 @@ def test_clients_who_bring_datasets():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (Stream(), "Stream has no length; give a Dataset with a length, not a stream"),
+        (Stream(), "Stream has no length; pass a Dataset with a length, not a stream"),
         (Pairs([], []), "Pairs: there are no examples"),
         (Pairs([BYTES[0], BYTES[0, :1]], [0, 1]), "example 1 is uint8 (1, 8, 8), example 0 is ui"),
         (Pairs([BYTES[0]], ["cat"]), "example 0 is not a pair of an array and an integer label"),

@@ -87,7 +87,7 @@ def test_every_client_is_drawn_about_as_often():
 
 @pytest.mark.parametrize("values", [{}, {"rate": 0.5, "count": 3}])
 def test_either_a_rate_or_a_count(values):
-    with pytest.raises(ConfigError, match="give either rate or count"):
+    with pytest.raises(ConfigError, match="set either rate or count"):
         Uniform(**values)
 
 

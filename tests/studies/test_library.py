@@ -178,8 +178,8 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ((X,), "give (x, y) or (x_train, y_train, x_test, y_test)"),
-        ((X, Y, X), "give (x, y) or (x_train, y_train, x_test, y_test)"),
+        ((X,), "pass (x, y) or (x_train, y_train, x_test, y_test)"),
+        ((X, Y, X), "pass (x, y) or (x_train, y_train, x_test, y_test)"),
         ([], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
         ([(X, Y), (X,)], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
         ((X, Y[:3]), "examples (4, 5) and labels (3,) have different lengths"),

@@ -53,7 +53,7 @@ X = np.linspace(-1, 1, 60, dtype=np.float32).reshape(12, 5)
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([1, 2, 3], "the labels are 1, 2, 3, not 0 … 2; renumber them (y - 1), or give classes=4"),
+        ([1, 2, 3], "the labels are 1, 2, 3, not 0 … 2; renumber them (y - 1), or set classes=4"),
         (
             [0, 2],
             "the labels are 0, 2, not 0 … 1; renumber them (np.unique(y, return_inverse=True",
@@ -133,9 +133,9 @@ def test_one_client_per_round_is_warned_of_where_all_may_be_meant():
 @pytest.mark.parametrize(
     ("algorithm", "federation", "words"),
     [
-        ("fedavg", "digits", "federation: must be clients with data, not 'digits'; give "
+        ("fedavg", "digits", "federation: must be clients with data, not 'digits'; pass "
                              "hp.federate('digits')"),
-        ("fedavg", (X, X), "federation: must be clients with data, not tuple; give hp.federate(…)"),
+        ("fedavg", (X, X), "federation: must be clients with data, not tuple; pass hp.federate(…)"),
         (3, None, "algorithm: must be a name, or a class or an instance of hp.Algorithm, not 3"),
     ],
 )  # fmt: skip

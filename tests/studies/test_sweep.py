@@ -160,7 +160,7 @@ def test_every_combination_has_every_seed():
             ["-s", "training.lr=1..2"],
             "training.lr: a range needs random draws: --random N, or random=N",
         ),
-        (["-s", "seed=0,1"], "-s seed=0,1: give seeds with --seeds; results are"),
+        (["-s", "seed=0,1"], "-s seed=0,1: set seeds with --seeds; results are"),
         (
             ["-s", "lr=1", "-s", "lr=2"],
             "-s training.lr=2: training.lr is given twice; list all its values",

@@ -47,7 +47,9 @@ def list_(
     """List algorithms, models, data sets, partitions, protections, papers or runs, one line each."""
     if tensors is not None:
         if what != "models":
-            raise typer.BadParameter("give it to `heterophony list models`", param_hint="--tensors")
+            raise typer.BadParameter(
+                "use it with `heterophony list models`", param_hint="--tensors"
+            )
         show_tensors(tensors, algorithm, json)
         return
     found: list[dict[str, Any]] = {

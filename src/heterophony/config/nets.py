@@ -63,9 +63,7 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
     shares = [(find_model_name(g.name), g.share) for g in groups if g.share is not None]
     total = sum(share for _, share in shares)
     if left and not shares:
-        raise ConfigError(
-            f"model.group: client '{left[0]}' is in no group; name it, or give shares"
-        )
+        raise ConfigError(f"model.group: client '{left[0]}' is in no group; name it, or set shares")
     if shares and abs(total - 1) > 1e-6:
         raise ConfigError(f"model.group: shares must add up to 1, not {total:g}")
     left = [left[i] for i in make_generator(seed, "nets").permutation(len(left))]

@@ -175,9 +175,9 @@ class NetGroup:
     def __post_init__(self) -> None:
         check_settings(self)
         if not self.name:
-            raise ConfigError("name: missing; give the name of a model")
+            raise ConfigError("name: missing; set it to the name of a model")
         if (self.clients is None) == (self.share is None):
-            raise ConfigError("share: give either clients or share")
+            raise ConfigError("share: set either clients or share")
 
 
 @dataclass(frozen=True)

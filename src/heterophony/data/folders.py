@@ -39,12 +39,12 @@ class ExampleSpec:
         """Check and convert ``data.shape`` and ``data.classes``."""
         if classes is None:
             raise ConfigError(
-                "data.classes: missing; give the names of the classes in their order, or their"
+                "data.classes: missing; set it to the names of the classes in their order, or to their"
                 " number"
             )
         if shape is None:
             raise ConfigError(
-                "data.shape: missing; give the shape of one example, as in"
+                "data.shape: missing; set it to the shape of one example, as in"
                 " [3, 32, 32] (channels, height, width) or [561]"
             )
         if not shape or not all(type(n) is int and n > 0 for n in shape):
@@ -64,12 +64,12 @@ def find_client_data(
     """
     path = path.expanduser()
     if not path.exists():
-        raise DataError(f"there is no {path}; give a folder with data, or an .npz file")
+        raise DataError(f"there is no {path}; name a folder with data, or an .npz file")
     if is_single_client(path):
         if alone is None or len(names) > 1:
             raise DataError(
                 f"{path} holds the data of one client;"
-                " give a folder with one folder or .npz file per client"
+                " name a folder with one folder or .npz file per client"
             )
         return {check_plain_name(names[0] if names else alone): path}
     paths = list_client_paths(path)

@@ -103,7 +103,7 @@ def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
     if np.issubdtype(values.dtype, np.integer):
         return values.astype(np.int64)
     if not np.issubdtype(values.dtype, np.floating):
-        raise DataError(f"x: '{name}' of type {values.dtype} cannot be used; give numbers")
+        raise DataError(f"x: '{name}' of type {values.dtype} cannot be used; convert it to numbers")
     if not np.isfinite(values).all():
         raise DataError(f"x: '{name}' holds NaN or infinity")
     return values.astype(np.float32)

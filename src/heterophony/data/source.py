@@ -131,9 +131,9 @@ def name_odd_label(y: NDArray[Any]) -> str:
 def suggest_task(y: NDArray[Any]) -> str:
     """Name the tasks for which such targets can be used."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
-        return "; for numbers give task='regression' (data.task)"
+        return "; for numbers set task='regression' (data.task)"
     if y.ndim == 2:
-        return "; give task='regression', 'multilabel' or 'sequence' (data.task)"
+        return "; set task='regression', 'multilabel' or 'sequence' (data.task)"
     return ""
 
 
@@ -242,7 +242,7 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
     how = "y - 1" if from_zero else "np.unique(y, return_inverse=True)[1]"
     raise DataError(
         f"{source.name}: the labels are {', '.join(map(str, shown))}, not 0 … {len(found) - 1};"
-        f" renumber them ({how}), or give classes={found[-1] + 1} (data.classes) if some classes"
+        f" renumber them ({how}), or set classes={found[-1] + 1} (data.classes) if some classes"
         " have no example"
     )
 

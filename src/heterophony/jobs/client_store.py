@@ -199,7 +199,7 @@ def load_board_memory(run: Path, board: str | Path | None, client: str, before: 
 def find_board_folder(run: Path, board: Path, client: str) -> Path:
     """Find the folder in which a board keeps its clients of a run, by the id in the server's record."""
     if not board.is_dir():
-        raise DataError(f"{board} does not exist; give the folder of a board, as --folder names it")
+        raise DataError(f"{board} does not exist; pass the folder that --folder names")
     try:
         record = read_json(run / BOARDS_RECORD)
         holder = record["board_of_client"][client]

@@ -397,7 +397,7 @@ def prepare_config(run: Run, code: Path | None) -> str:
     if not is_own_code(name):
         return text
     if code is None:
-        raise ConfigError(f"{name} is not built in: give its file with --code FILE.py")
+        raise ConfigError(f"{name} is not built in: name its file with --code FILE.py")
     return text.replace(f'"{name}"', f'"{ALGORITHM_MODULE}:{name.rpartition(":")[2]}"')
 
 

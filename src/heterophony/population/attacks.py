@@ -1,4 +1,4 @@
-"""Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round ends.
+"""Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round closes.
 
 Both are chosen by the seed and are the same for every algorithm and engine. A malicious client
 ignores what protections do on a client, so its reply is falsified after it has arrived.
@@ -134,7 +134,7 @@ def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """How a round ended: its simulated seconds, and the positions of merged and late replies."""
+    """How a round closed: its simulated seconds, and the positions of merged and late replies."""
 
     seconds: float
     merged: tuple[int, ...]
@@ -151,7 +151,7 @@ class Faults:
     dropout: float = setting(
         0.0, "probability that a selected client sends no reply", low=0, high=1
     )
-    deadline: float | None = setting(None, "simulated seconds after which a round ends", above=0)
+    deadline: float | None = setting(None, "simulated seconds after which a round closes", above=0)
     quorum: int | float | None = setting(
         None, "replies needed in a round: a number, or a fraction of the selected clients", above=0
     )
@@ -179,7 +179,7 @@ class Faults:
         return [c for c in clients if rule is None or rule.reachable(c, t, now, seed)]
 
     def compute_idle_seconds(self, clients: Sequence[str], now: float, seed: int) -> float:
-        """Compute the length of a round without reachable clients: it ends when one becomes reachable."""
+        """Compute the length of a round without reachable clients: it closes when one becomes reachable."""
         rule = self.get_availability_rule()
         waits = [rule.wait(c, now, seed) for c in clients] if rule else []
         soonest = min(waits, default=0.0)
@@ -198,8 +198,8 @@ class Faults:
     def determine_round_end(self, arrivals: Sequence[float | None]) -> RoundEnd:
         """Decide which replies are merged, given when each arrives (None: never).
 
-        A round ends when all replies have arrived, or at the deadline. If the quorum is missing at
-        the deadline, it ends with the reply that completes the quorum; if that never arrives, no
+        A round closes when all replies have arrived, or at the deadline. If the quorum is missing at
+        the deadline, it closes with the reply that completes the quorum; if that never arrives, no
         reply is merged.
         """
         times = sorted(a for a in arrivals if a is not None)

@@ -158,7 +158,7 @@ class Trace(Availability):
     def __post_init__(self) -> None:
         check_settings(self)
         if not self.file:
-            raise ConfigError("file: missing; give a CSV or JSON file")
+            raise ConfigError("file: missing; name a CSV or JSON file")
 
     @cached_property
     def intervals(self) -> RowsByClient:

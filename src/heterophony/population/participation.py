@@ -31,7 +31,7 @@ class RandomParticipation:
     def __post_init__(self) -> None:
         check_settings(self)
         if (self.rate is None) == (self.count is None):
-            raise ConfigError("rate: give either rate or count")
+            raise ConfigError("rate: set either rate or count")
 
     def compute_sample_size(self, clients: int) -> int:
         """Return how many clients are selected; a rate is rounded down, but at least one is selected."""

@@ -186,7 +186,7 @@ def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]
     if is_file(path / CONFIG_FILE):
         return [path]
     if unpacked is None and not path.is_dir():
-        raise FolderError(f"{path} does not exist; give a run folder, or a folder of run folders")
+        raise FolderError(f"{path} does not exist; name a run folder, or a folder of run folders")
     parents = [path] if unpacked is None else [unpacked, path]
     with translate_disk_errors(path):
         members = {f.name: f for parent in parents for f in list_member_runs(parent)}

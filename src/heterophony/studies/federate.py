@@ -207,7 +207,7 @@ def resolve_source(
         raise ConfigError("users: arrays have no columns; pass the names themselves as client")
     given = unpack_datasets(data, task)
     if len(given) not in (2, 4):
-        raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
+        raise DataError("pass (x, y) or (x_train, y_train, x_test, y_test)")
     official = len(given[1]) if len(given) == 4 else None
     return decide_classes(join_examples([given], task, official), classes)
 

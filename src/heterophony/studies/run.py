@@ -339,7 +339,7 @@ def check_federation(federation: object) -> None:
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
         raise ConfigError(
-            f"federation: must be clients with data, not {what}; give hp.federate({data})"
+            f"federation: must be clients with data, not {what}; pass hp.federate({data})"
         )
 
 

@@ -309,7 +309,7 @@ def check_training_by_client(plan: Plan) -> None:
     """Raise ConfigError if clients must train alike but do not, or if a client's training settings are not allowed."""
     if plan.algorithm.pooled:
         raise ConfigError(
-            f"training: {plan.algorithm_name} trains on pooled data; give one hp.Training"
+            f"training: {plan.algorithm_name} trains on pooled data; pass one hp.Training"
         )
     for how in set(plan.training_of.values()):
         check_training(plan.algorithm, plan.algorithm_name, how, plan.rounds)
@@ -318,7 +318,7 @@ def check_training_by_client(plan: Plan) -> None:
     if any(p is not None and p.unit == "example" for p in promises):
         raise ConfigError(
             "training: the accounting of example-level privacy needs the same training on all clients;"
-            " give one hp.Training"
+            " pass one hp.Training"
         )
 
 

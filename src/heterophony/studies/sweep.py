@@ -302,7 +302,7 @@ def parse_swept(pairs: Sequence[str]) -> dict[str, search.Values]:
         if not sign or not key:
             raise ConfigError(f"-s {pair}: must be key=values, as in training.lr=0.005,0.01,0.05")
         if key == "seed":
-            raise ConfigError(f"-s {pair}: give seeds with --seeds; results are averaged over them")
+            raise ConfigError(f"-s {pair}: set seeds with --seeds; results are averaged over them")
         if key in swept:
             raise ConfigError(f"-s {pair}: {key} is given twice; list all its values in one -s")
         swept[key] = search.parse_values(text, f"-s {pair}")

@@ -227,7 +227,7 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
         told = ", ".join(f"{label} {size}" for label, size in sizes.items())
         raise ConfigError(
             f"--sampler grid: the algorithms have different numbers of combinations ({told});"
-            " give all the same number with --trials N, or keep all trials with --keep"
+            " set one number for all with --trials N, or keep all trials with --keep"
         )
     return request.trials or max(sizes.values())
 

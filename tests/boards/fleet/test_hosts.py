@@ -17,7 +17,7 @@ MISTAKES = {
     "[boards.a]\ncpu_percent = 50": "boards.a.cpu_percent: needs systemd = true, which enforces it",
     "[boards.server]": "'server' cannot be a board's name",
     "[boards.a]\nclients = [\"0\"]\n[boards.b]\nclients = [\"0\"]": "client '0' is on board 'a' already",
-    "[boards.a]\nclients = 1\n[boards.b]\nclients = [\"1\"]": "give names on all boards, numbers on all boards",
+    "[boards.a]\nclients = 1\n[boards.b]\nclients = [\"1\"]": "set names on all boards, numbers on all boards",
     "adress = \"x\"\n[boards.a]": "no key 'adress'; did you mean 'address'?",
     "address = \"a b\"\n[boards.a]": "'a b' is not a host name or address",
     "boards = 3": "no board",

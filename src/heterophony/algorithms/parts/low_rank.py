@@ -171,7 +171,7 @@ def list_lora_layers(net: Net, what: str) -> dict[str, LoRALinear | LoRAConv2d]:
     if not layers:
         raise ConfigError(
             f"algorithm: {what} LoRA layers of this package, and the model has adapters of another"
-            " one; give the plain model, with model.adapter or hp.LoRA"
+            " one; pass the plain model, with model.adapter or hp.LoRA"
         )
     return layers
 

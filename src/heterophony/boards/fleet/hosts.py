@@ -188,7 +188,7 @@ def check_client_names(fleet: Fleet) -> None:
     kinds = {type(b.clients).__name__ for b in fleet.boards if not b.data}
     if len(kinds) > 1:
         raise ConfigError(
-            f"{fleet.path}: clients: give names on all boards, numbers on all boards, or leave the key out on all boards"
+            f"{fleet.path}: clients: set names on all boards, numbers on all boards, or leave the key out on all boards"
         )
     owner: dict[str, str] = {}
     for board in fleet.boards:

@@ -241,7 +241,9 @@ def wrap_arrays(
     elif np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.int64)
     else:
-        raise DataError(f"{name}: examples of type {x.dtype} cannot be used; give bytes or numbers")
+        raise DataError(
+            f"{name}: examples of type {x.dtype} cannot be used; convert them to bytes or numbers"
+        )
     if task == "sequence" and x.size and np.issubdtype(x.dtype, np.integer):
         names = max(names, number_labels(x, name), key=len)  # a token may be in x alone
     scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
@@ -328,7 +330,7 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
     """Stack all examples and targets of a ``Dataset``, in order."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DataError(
-            f"{type(data).__name__} has no length; give a Dataset with a length, not a stream"
+            f"{type(data).__name__} has no length; pass a Dataset with a length, not a stream"
         )
     xs, ys = [], []
     for i in range(len(data)):

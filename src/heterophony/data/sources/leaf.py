@@ -185,7 +185,7 @@ def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Sour
     """
     if request.task != "sequence":
         raise DataError(
-            f"{path} has lists of tokens with the tokens that come next; give data.task = 'sequence'"
+            f"{path} has lists of tokens with the tokens that come next; set data.task = 'sequence'"
         )
     names = sort_names(check_client_name(u, str(path)) for u in train.keys() | test.keys())
     parts = [

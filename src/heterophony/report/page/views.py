@@ -161,7 +161,9 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
     progress, overview = run.progress, run.overview
     activity = progress.state
     if run.is_unfinished:
-        activity = "running" if running else "not started" if activity == "not started" else "stopped"
+        activity = (
+            "running" if running else "not started" if activity == "not started" else "stopped"
+        )
     left = overview.seconds_left if activity == "running" else None
     return {
         "algorithm": get_display_name(progress.algorithm) if progress.algorithm else "–",

@@ -1,4 +1,4 @@
-// Confusion of classes: how often each class is taken for each other, of one client or of all.
+// Confusion of classes: how often each class is predicted as each other class, for one client or for all.
 
 const CONFUSION_CHOICES = ["confusion-series", "confusion-measure", "confusion-client"];
 const MAX_BESIDE = 20; // classes with which the table fits beside the matrix
@@ -86,7 +86,7 @@ function exploreConfusion(drawing, left, side, classes, counts) {
     if (!(i in classes) || !(j in classes)) return false;
     keyboardPositions.set("confusion", [i, j]);
     update(border, { x: left + j * side, y: i * side, visibility: "visible" });
-    return showTip(x, y, html("p", {}, `${counts[i][j]} of class ${classes[i]}, taken for ${classes[j]}`));
+    return showTip(x, y, html("p", {}, `${counts[i][j]} of class ${classes[i]}, predicted as ${classes[j]}`));
   };
   explore(drawing, {
     point: (px, py, x, y) => show(Math.floor(py / side), Math.floor((px - left) / side), x, y),

@@ -27,7 +27,7 @@ function readCurveControls() {
   byId("counting-control").hidden = isLoss() || !data.series.some((s) => s.client_mean);
 }
 
-// Offer every series as the reference. A series that is gone stops being it.
+// Offer every series as the reference. A series that no longer exists stops being the reference.
 function drawReferenceChoice() {
   const select = byId("reference");
   if (!data.series.some((s) => s.key === referenceKey)) referenceKey = "";
@@ -97,10 +97,10 @@ function computeSpread(mean, seeds, interval) {
   }));
 }
 
-// How many standard errors a 95 % interval of a mean of so many values reaches (Student's t).
+// How many standard errors a 95 % interval of a mean of this many values reaches (Student's t).
 const getStudentFactor = (count) => data.student95[Math.min(count, data.student95.length) - 1];
 
-// The moving average over the last evaluations, over fewer at the beginning.
+// The moving average over the last evaluations, over fewer at the start.
 function smooth(points) {
   let sum = 0;
   return points.map(([t, v], i) => {
