@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers import fault_world
+from helpers.fault_mutations import MUTATIONS, count_seeds
 from helpers.fault_world import PromiseError, draw_faults, shrink, simulate
 
 
@@ -28,3 +29,13 @@ def test_a_broken_promise_is_found_and_needs_few_faults(monkeypatch):
     assert 0 < len(kept) < len(draw_faults(found))
     with pytest.raises(PromiseError):
         simulate(found, [draw_faults(found)[i] for i in kept])
+
+
+def test_every_safeguard_can_be_taken_out():
+    for words, take_out in MUTATIONS.items():
+        with take_out():
+            assert words
+
+
+def test_a_safeguard_that_is_missing_is_noticed():
+    assert count_seeds("keep the secret of the noise", 0, 200) is not None

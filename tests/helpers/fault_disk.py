@@ -20,7 +20,6 @@ from unittest import mock
 
 from heterophony.boards import journal
 from heterophony.core import files
-from heterophony.runs import folder as run_folder
 
 OPEN_TO_APPEND = files.open_to_append
 
@@ -92,7 +91,6 @@ class Disk:
                 (os, "fsync", on_fsync),
                 (fcntl, "flock", on_flock),
                 (files, "open_to_append", self.open_to_append),
-                (run_folder, "open_to_append", self.open_to_append),
                 (journal, "open_to_append", self.open_to_append),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement))

@@ -56,6 +56,21 @@ def take_out(words: str, *replacements: Replacement) -> None:
     MUTATIONS[words] = patched
 
 
+class FilesBut:
+    """The module ``files`` as one other module sees it, with a function replaced."""
+
+    def __init__(self, name: str, new: Any) -> None:
+        setattr(self, name, new)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(files, name)
+
+
+def of_files(owner: Any, name: str, make: Callable[[Any], Any]) -> Replacement:
+    """Replace a function of ``files`` for one module that calls it as ``files.name``."""
+    return owner, "files", lambda module: FilesBut(name, make(getattr(module, name)))
+
+
 def write_in_place(path: Path, content: bytes, durable: bool = True, private: bool = False) -> None:
     with files.translate_disk_errors(path):
         files.make_folder(path.parent)
@@ -79,15 +94,19 @@ def make_unsynced(make: Any) -> Any:
 
 
 ATOMIC = "write_atomically"
-take_out("fsync commits and settings", (run_folder, ATOMIC, write_unsynced))
+take_out("fsync commits and settings", of_files(run_folder, ATOMIC, write_unsynced))
 take_out("fsync client memories", (client_store, ATOMIC, write_unsynced))
-take_out("fsync a board's ids", (board_module, ATOMIC, write_unsynced))
-take_out("rename commits and settings into place", (run_folder, ATOMIC, lambda _: write_in_place))
-take_out("rename a board's ids into place", (board_module, ATOMIC, lambda _: write_in_place))
+take_out("fsync a board's ids", of_files(board_module, ATOMIC, write_unsynced))
+take_out(
+    "rename commits and settings into place", of_files(run_folder, ATOMIC, lambda _: write_in_place)
+)
+take_out(
+    "rename a board's ids into place", of_files(board_module, ATOMIC, lambda _: write_in_place)
+)
 take_out("rename the secret of the noise into place", (files, ATOMIC, lambda _: write_in_place))
 take_out("sync names after a rename", (files, "sync_folder", lambda _: lambda folder: None))
 take_out("sync the names of new folders", (files, "make_folder", make_unsynced))
-take_out("sync a run folder when it is locked", (run_folder, "lock_folder", lock_only))
+take_out("sync a run folder when it is locked", of_files(run_folder, "lock_folder", lock_only))
 take_out("report disk errors as such", (files, "translate_disk_errors", lambda _: nullcontext))
 
 
@@ -162,7 +181,9 @@ def commit_first(_: Any) -> Any:
 
 COMMIT = RunFolder.commit
 take_out("fsync the events before a commit", (RunFolder, "commit", without_event_sync))
-take_out("cut off events after the last commit", (run_folder, "truncate_file", truncate_nothing))
+take_out(
+    "cut off events after the last commit", of_files(run_folder, "truncate_file", truncate_nothing)
+)
 take_out("check the sha256 of a commit", (RunFolder, "_decode_commit", decode_unchecked))
 take_out("commit every round", (RunFolder, "commit", commit_first))
 take_out("read the memory from before the round", (FolderClientStore, "read_blob", read_newest))

@@ -227,11 +227,10 @@ def shared_patches() -> list[Any]:
         patch(base, "work_together", work_apart),
         patch(board_module, "work", SHARED),
         patch(board_module, "parse_config", parse_once),
-        patch(board_module, "BoardSensors", NoSensors),
-        patch(board_module, "reset_peak", lambda: None),
-        patch(board_module, "read_free_bytes", lambda: 1 << 32),
+        patch(board_data, "BoardSensors", NoSensors),
+        patch(board_data, "reset_peak", lambda: None),
+        patch(board_data, "read_free_bytes", lambda: 1 << 32),
         patch(board_module, "prepare_torch", lambda compute: None),
-        patch(board_module, "summarize_client", lambda federation, c: summarize_once(c)),
         patch(board_data, "summarize_client", lambda federation, c: summarize_once(c)),
         patch(Config, "build_federation", lambda _: build_federation()),
         patch(Config, "build_board_plan", build_board_plan_once),
@@ -316,8 +315,8 @@ class World:
                 (server_module, "StatusWriter", partial(StatusWriter, clock=self.monotonic)),
                 (secrets, "token_hex", lambda size=8: hex_draw.randbytes(size).hex()),
                 (files, "draw_secret", self.draw_secret),
-                (board_module, "load_secret", self.load_secret),
-                (run_module, "load_secret", self.load_secret),
+                (files, "load_secret", self.watch_secret(files.load_secret)),
+                (run_module, "load_secret", self.watch_secret(files.load_secret)),
                 (RunFolder, "commit", self.watch_commit(RunFolder.commit)),
                 (RunFolder, "restore_newest_commit", self.watch_restore()),
                 (job_codec, "make_assigned", self.watch_assigned(job_codec.make_assigned)),
@@ -342,10 +341,13 @@ class World:
         """Draw another secret if the machine had one, and the same for all at first."""
         return FIRST_SECRET[1:] + bytes([self.loaded.get(self.disk.current, 115)])
 
-    def load_secret(self, *args: Any) -> bytes:
-        secret = files.load_secret(*args)
-        self.loaded[self.disk.current] = 0
-        return secret
+    def watch_secret(self, load: Any) -> Any:
+        def watched(*args: Any) -> Any:
+            secret = load(*args)
+            self.loaded[self.disk.current] = 0
+            return secret
+
+        return watched
 
     # Promises -------------------------------------------------------------------------------
     def watch_commit(self, commit: Any) -> Any:
