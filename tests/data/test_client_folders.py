@@ -369,7 +369,9 @@ def test_data_and_configuration_must_agree(home):
 def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
     refused = object.__new__(BoardRun)
     refused.plan, refused.results = None, queue.Queue()
-    refused.session = SimpleNamespace(has_everything=False, refusal_reason="the run is complete")
+    refused.session = SimpleNamespace(
+        has_everything=False, control=None, refusal_reason="the run is complete"
+    )
     with pytest.raises(
         ConfigError, match="the server refuses this board: the run is complete"
     ) as ended:
