@@ -138,7 +138,7 @@ def write_claim(found: Mapping[tuple[str, str, str], Difference]) -> str:
     verdict = (
         "**It holds**: GaussHead helps where clients take part rarely, against FedRoD, FixHead and pFedFDA, on all four federations that the protocol names."
         if held
-        else "**It does not hold** as the protocol states it: against one method or more, on one of the four federations or more, the interval of P is not above 0."
+        else "**It does not hold** as the protocol states it: against at least one method, on at least one of the four federations, the interval of P is not above 0."
     )
     return "\n".join(["## The claim", verdict, "", *lines, ""])
 

@@ -31,7 +31,7 @@ EVERY = 3  # rounds between evaluations, so that the last ten are of the last qu
 
 
 def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> None:
-    """Make the longer runs that are missing."""
+    """Execute the missing longer runs."""
     due = dict[RunFolder, RunSpec]()
     overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
     prefix = f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-"
@@ -54,7 +54,7 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
 
 
 def record_longer(runs: Path, board: Path) -> None:
-    """Write what the longer runs gave beside the entries; what is there of others stays."""
+    """Write the results of the longer runs next to the entries; keep those of other algorithms."""
     ended = sorted(
         path.parent
         for name in ("result.json", DIVERGED_FILE)

@@ -75,7 +75,7 @@ def list_tuned(data: DataPlan, runs: Path) -> dict[str, list[str]]:
 
 
 def record_tuning(runs: Path, board: Path) -> None:
-    """Write what the finished searches tried and chose; what is there of others stays."""
+    """Write what the finished searches tried and chose; keep those of other algorithms."""
     found = read_plain(board / TUNING_FILE)
     for data in DATA:
         for name, algorithms in list_tuned(data, runs).items():
@@ -109,7 +109,7 @@ def list_combinations(data: DataPlan, runs: Path) -> dict[str, list[Combination]
 
 
 def run_setting(data: DataPlan, alpha: str, runs: Path, workers: int) -> None:
-    """Make the final runs that are missing; where a seed diverges, use the next combination for all."""
+    """Execute the missing final runs; where a seed diverges, use the next combination for all."""
     combinations = list_combinations(data, runs)
     waiting = dict.fromkeys(sorted(combinations), 0)
     while waiting:
@@ -153,7 +153,7 @@ def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int
 
 
 def add_to_board(data: DataPlan, alpha: str, runs: Path, board: Path) -> None:
-    """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there."""
+    """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there already."""
     known = {entry.folder.name for entry in read_board(board)}
     for name, (place, folders) in list_finished(data, alpha, runs).items():
         entry = board / f"{data.name}-dirichlet-{alpha}-20-{name}"

@@ -1,4 +1,4 @@
-"""A page for every algorithm: its rule, what travels, settings, tested identities, curves, cost."""
+"""A page for every algorithm: its rule, what is sent, settings, tested identities, curves, cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def write_travel(row: dict[str, Any], cls: type[Algorithm]) -> str:
 
 
 def write_settings(row: dict[str, Any], cls: type[Algorithm]) -> str:
-    """Write the settings, what is refused, and how a run begins."""
+    """Write the settings, what is refused, and how a run starts."""
     rows = [
         (f"`{s['name']}`", write_default(s["default"]), s["allowed"], s["about"])
         for s in row["settings"]

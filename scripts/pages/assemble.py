@@ -59,7 +59,7 @@ ORDER = {  # first these, in this order; then all others by their title
 
 
 def assemble(folder: Path) -> None:
-    """Write all pages below ``folder/pages``, and the site's configuration beside them."""
+    """Write all pages below ``folder/pages``, and the site's configuration next to them."""
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     sources = {path: place for path, place in list_documents().items() if (ROOT / path).exists()}
@@ -149,7 +149,7 @@ def relate(target: str, anchor: str, place: str) -> str:
 
 
 def link_algorithms(place: str, text: str) -> str:
-    """Let the table of all algorithms lead to their pages, which hold the settings."""
+    """Link the table of all algorithms to their pages, which hold the settings."""
     if place != "reference/algorithms.md":
         return text
     text = re.sub(r"\(#(\w+)\)", r"(algorithms/\1.md)", text.partition("\n## Settings")[0])
@@ -160,7 +160,7 @@ def link_algorithms(place: str, text: str) -> str:
 
 
 def list_navigation(written: dict[str, str]) -> list[dict[str, object]]:
-    """List the pages by section; a page that nobody ordered stands behind the ordered ones."""
+    """List the pages by section; pages without a given place come last."""
     nav: list[dict[str, object]] = [{"Home": "index.md"}]
     for section in SECTIONS:
         places = [p for p in written if p.startswith(f"{section}/") and p.count("/") == 1]
