@@ -191,5 +191,5 @@ def test_the_command_accepts_only_ends_that_are_told(tmp_path):
     for code, said in ((0, ""), (-signal.SIGKILL, ""), (3, exists)):
         check(code, said, "leaderboard", tmp_path)
     for code, said in ((3, ""), (1, f"Traceback …\n{exists}"), (-signal.SIGSEGV, exists)):
-        with pytest.raises(Exception, match=f"ended with exit code {code}"):
+        with pytest.raises(Exception, match=f"exited with code {code}"):
             check(code, said, "leaderboard", tmp_path)
