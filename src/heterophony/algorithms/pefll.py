@@ -1,6 +1,6 @@
 """PeFLL: Scott et al., Personalized federated learning by learning to learn, ICLR 2024.
 
-The embedding network is the smaller one of the authors' code, a linear layer of labels: its mean
+The embedding net is the smaller one of the authors' code, a linear layer of labels: its mean
 over a client's examples depends only on the client's label frequencies, so the server can train it.
 In their code, a client and the server exchange twice per round: embedding, then model. Here, a
 client whose label frequencies the server does not know yet receives the hypernetwork and makes its

@@ -44,7 +44,7 @@ from .transport.mqtt_transport import MqttTransport
 from .transport.queues import Will
 
 MAX_EXAMPLES = 10_000_000  # limit per client; a higher claim could only serve to outweigh others
-MAX_VALUES = 1 << 20  # values in one example; a network for more would take gigabytes
+MAX_VALUES = 1 << 20  # values in one example; a net for more would take gigabytes
 Say = Callable[[str], None]
 Summaries = Mapping[str, ClientSummary]  # summaries of the clients introduced so far, by name
 

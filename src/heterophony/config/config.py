@@ -244,7 +244,7 @@ class Config:
                 )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
-        """Return a function that builds the network; raise ConfigError if it does not fit the data."""
+        """Return a function that builds the net; raise ConfigError if it does not fit the data."""
         if is_own_code(self.model.name or ""):
             own = import_own_model(str(self.model.name))
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)

@@ -182,7 +182,7 @@ class NetGroup:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """The network; by default, the one that suits the data and the algorithm's paper."""
+    """The net; by default, the one that suits the data and the algorithm's paper."""
 
     name: str | None = setting(None, "name of a model; default: chosen by the shape of the data")
     head_depth: int | None = setting(

@@ -142,9 +142,9 @@ class Algorithm:
         This is called before a run starts. The message starts with the key to change.
         """
 
-    # The network ----------------------------------------------------------------------------
+    # The net ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
-        """Add what the algorithm needs to the network: heads, adapters, gates, copies.
+        """Add what the algorithm needs to the net: heads, adapters, gates, copies.
 
         ``net.shape`` is the shape of one example, ``net.classes`` the number of classes, and
         ``net.task`` the name of the task. ``net.smallest`` is the smallest net of the run.

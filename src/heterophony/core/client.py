@@ -88,7 +88,7 @@ def count_per_epoch(net: nn.Module, n: int, how: Training) -> tuple[int, int]:
 
 
 def count_examples(net: nn.Module, n: int, how: Training) -> int:
-    """Count the examples that one pass of ``fit`` with these settings goes through."""
+    """Count the examples that one pass of ``fit`` with these settings trains on."""
     used, per_epoch = count_per_epoch(net, n, how)
     if not per_epoch:
         return 0
@@ -107,7 +107,7 @@ class Client:
 
     ``id``        the client's name
     ``t``         the round, counted from 0; the run has ``rounds`` of them
-    ``net``       its network: personal parameters from its last round, the others as received
+    ``net``       its net: personal parameters from its last round, the others as received
     ``data``      its training and test examples
     ``received``  the tensors that ``Algorithm.send`` sent it
     ``memory``    sets of tensors that the algorithm keeps on the client between rounds

@@ -1,4 +1,4 @@
-"""A network in two parts, base and head, and fast copies of modules."""
+"""A net in two parts, base and head, and fast copies of modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Net(nn.Module):
-    """A network that computes ``head(base(x))``.
+    """A net that computes ``head(base(x))``.
 
     The activation between base and head belongs to the base. ``Algorithm.build`` may add further parts,
     such as a second head ``net.own``. In a run, ``shape`` is the shape of one example, ``classes``

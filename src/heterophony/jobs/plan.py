@@ -100,7 +100,7 @@ class Plan:
 
     @cached_property
     def template(self) -> Net:
-        """The initial network; every client gets a copy.
+        """The initial net; every client gets a copy.
 
         If clients have different nets, it is the one whose shared tensors are largest, as on the server.
         """
@@ -166,7 +166,7 @@ class Plan:
             torch.set_num_threads(threads)
 
     def build_net(self, name: str = "", others: tuple[Net, ...] = ()) -> Net:
-        """Build a new network, with the parts that the algorithm adds.
+        """Build a new net, with the parts that the algorithm adds.
 
         In a run with different nets, ``name`` selects one, and ``others`` are all of them.
         """
@@ -188,7 +188,7 @@ class Plan:
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial network or networks, including given tensors."""
+        """Digest of the initial net or nets, including given tensors."""
         return self.join_tensors(
             Tensors(net.state_dict()) for net in self.templates.values()
         ).digest()

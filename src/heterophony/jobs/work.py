@@ -36,7 +36,7 @@ from .plan import Job, Plan
 
 
 def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """On the server: add what the protections must tell clients to the tensors that each client is sent."""
+    """On the server: add the protections' announcements to the tensors for each client."""
     out, cohort = dict(sent), list(sent)
     for protection in plan.protections:
         for client in cohort:
@@ -293,7 +293,7 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
 def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
     """Select the received tensors that a new client needs to predict.
 
-    Its memory has the whole network that it trained, so it needs only the extras. If the algorithm
+    Its memory has the whole net that it trained, so it needs only the extras. If the algorithm
     adapts models before it predicts, it starts with the server's tensors, like every other client.
     """
     return sent.only("*/*") if memory and not adapts_models(algorithm) else sent

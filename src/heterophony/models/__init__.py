@@ -20,9 +20,9 @@ MODULES = (
 )  # the name of a model is that of its function in one of them
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
-    "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
+    "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR net)",
     "convnet_small": "convnet with a quarter of the channels, for images of half the height and width",
-    "digitsnet": "a small convolutional network for 8x8 images",
+    "digitsnet": "a small convolutional net for 8x8 images",
     "mlp": "one hidden layer of 100",
     "pfakd_cnn": "three convolutions and two linear layers (PFAKD's for CIFAR-10)",
     "pfakd_fmnist": "two convolutions and two linear layers (PFAKD's for Fashion-MNIST)",

@@ -1,4 +1,4 @@
-"""Convolutional networks and the MLP: feature layers, then linear layers, split into base and head."""
+"""Convolutional nets and the MLP: feature layers, then linear layers, split into base and head."""
 
 from __future__ import annotations
 

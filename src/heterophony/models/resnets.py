@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-8 and -10 (FedDecomp), and ResNet-18 for 32x32 and for ImageNet images."""
+"""Residual nets: ResNet-8 and -10 (FedDecomp), and ResNet-18 for 32x32 and for ImageNet images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_resnet(
     """Build a stem of the first width, one block per width, and a linear layer."""
     if len(shape) != 3:
         raise ConfigError(
-            f"model.name: a residual network needs images, not examples of shape {shape}; use mlp"
+            f"model.name: a residual net needs images, not examples of shape {shape}; use mlp"
         )
     stem = [make_conv(shape[0], widths[0], 7, 2), nn.BatchNorm2d(widths[0])]
     stages = [NarrowBlock(a, b) for a, b in pairwise([widths[0], *widths])]

@@ -44,14 +44,14 @@ class ComparedNumber:
     last10: tuple[float, ...]  # mean over the last ten evaluations, one per seed
     verdict: Verdict
     why: str = ""
-    model: str = ""  # name of the network used here
+    model: str = ""  # name of the net used here
     # the paper's columns that these runs stand for; empty if they were run as printed
     in_place_of: tuple[str, ...] = ()
     averaged: bool = False  # G of personal parameters that were averaged only to be measured
 
     @property
     def setup(self) -> str:
-        """The data set and the network used here."""
+        """The data set and the net used here."""
         return ", ".join(filter(None, (self.data, self.model)))
 
     @property

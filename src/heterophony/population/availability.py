@@ -122,7 +122,7 @@ class RandomAvailability(Availability):
 
 @dataclass(frozen=True)
 class Diurnal(Availability):
-    """Each client can be reached during a part of every day; its day begins at a random time."""
+    """Each client can be reached during a part of every day; its day starts at a random time."""
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)

@@ -205,7 +205,7 @@ def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
     return scale(black.clone()), scale(black + scale.unit)
 
 
-# To and from a reply ------------------------------------------------------------------------
+# Packing a reply ---------------------------------------------------------------------------
 
 
 def pack_reply(

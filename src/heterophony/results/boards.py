@@ -122,7 +122,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section of boards; mention if the server has been silent long before ``now``."""
+    """Build the page's section of boards; note it if the server has been silent for long."""
     section = {"run": label, "table": render_page(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}

@@ -202,7 +202,7 @@ class RoundEvent(TypedDict):
     clients: Annotated[
         list[str],
         "clients whose replies were merged, once per reply;"
-        ' `["*"]` if one model is trained on everybody\'s data',
+        ' `["*"]` if one model is trained on the data of all clients',
     ]
     bytes_down: Annotated[int, "bytes of the tensors sent to the selected clients"]
     bytes_up: Annotated[int, "bytes of the tensors in the replies, merged or not"]

@@ -399,7 +399,7 @@ def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = Fa
     if not file.is_file():
         raise FolderError(f"{folder.path} is not a run folder: it has no config.toml")
     with translate_disk_errors(file):
-        read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never finish
+        read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never end
     objects = find_objects(folder.read_config_text())
     if objects:
         raise FolderError(

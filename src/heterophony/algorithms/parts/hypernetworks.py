@@ -1,8 +1,8 @@
 """A hypernetwork on the server: hidden features of a client's embedding, and a linear layer per tensor it makes.
 
 Its parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and ``made/NAME/weight``
-and ``made/NAME/bias`` for each tensor of the model. The biases begin as the initial model and the
-weights at 0, so that a run begins as with FedAvg.
+and ``made/NAME/bias`` for each tensor of the model. The biases start as the initial model and the
+weights at 0, so that a run starts as with FedAvg.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class HypernetworkOnServer(Algorithm):
     layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
     def create(self, server: Server) -> Tensors:
-        """Create the hypernetwork; subclasses add the embeddings, or the network that makes them."""
+        """Create the hypernetwork; subclasses add the embeddings, or the net that makes them."""
         return create_hypernetwork(server.learned, self.get_width(server), self.hidden, self.layers)
 
     def get_width(self, server: Server) -> int:

@@ -167,7 +167,7 @@ Blocks = Sequence[ParameterBlocks]
 
 
 def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
-    """Split every learned parameter, except those of the gate, into blocks, in the network's order."""
+    """Split every learned parameter, except those of the gate, into blocks, in the net's order."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
     for name, p in net.named_parameters():

@@ -135,7 +135,7 @@ def scale_gradients(tensors: Tensors, factor: float) -> Tensors:
 
 
 class CoreWeights:
-    """The weights p of a client, its own first: they begin as p0 and are learned by SGD.
+    """The weights p of a client, its own first: they start as p0 and are learned by SGD.
 
     Their momentum is that of local training: as in the authors' code, one optimiser steps both.
     Like that of the net, it is kept between rounds or reset.

@@ -210,7 +210,7 @@ class Broker:
             self.certificate_store.remove(name)
             raise
         if name in self.certificate_store.list_revoked_names():
-            self._restart()  # so that nobody stays connected with the revoked file of this name
+            self._restart()  # so that no board stays connected with the revoked file of this name
         return issued
 
     def _restart(self) -> None:

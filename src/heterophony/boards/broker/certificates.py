@@ -110,7 +110,7 @@ class CertificateAuthority:
     def build_revocation_list(self, revoked: Sequence[str]) -> str:
         """Return the list of revoked certificates in PEM format.
 
-        The list is valid as long as the authority: with an expired list, nobody would be admitted.
+        The list is valid as long as the authority: with an expired list, no board would be admitted.
         """
         now = datetime.now(UTC)
         builder = (
@@ -243,7 +243,7 @@ class CertificateStore:
             sync_folder(self.enrolled_folder)
 
     def remove(self, name: str) -> None:
-        """Undo ``add`` for a certificate whose key nobody received."""
+        """Undo ``add`` for a certificate whose key was never handed out."""
         self._certificate_path(name).unlink()
 
     def revoke(self, name: str) -> None:

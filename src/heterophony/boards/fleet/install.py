@@ -238,7 +238,7 @@ def read_wheel_metadata(path: Path) -> str:
 
 def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
     """Download with pip; raise pip's error as one line."""
-    # -P: a pip.py of the current folder is not meant
+    # -P: do not run a pip.py of the current folder
     words = [sys.executable, "-P", "-m", "pip", "download"]
     words += ["--no-deps", "--only-binary=:all:", "--quiet"]
     words += [

@@ -21,7 +21,7 @@ from .ssh import PRIVATE, BoardError, Content, SshRunner, call_board, push_files
 
 MACHINES = ("x86_64", "aarch64")  # PyTorch publishes wheels for these
 OLDEST_GLIBC = (2, 28)
-MIN_MEMORY = 600 << 20  # heterophony with a small network needs about 330 MB
+MIN_MEMORY = 600 << 20  # heterophony with a small net needs about 330 MB
 MIN_DISK = 200 << 20
 CLOCK_SECONDS = 60.0  # a clock that is off by more is reported
 

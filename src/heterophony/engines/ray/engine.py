@@ -407,7 +407,7 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
 def make_lost_error(job: Job) -> EngineError:
     return EngineError(
         f"client {job.client}, round {job.t}: the Ray cluster lost the result {base.MAX_ATTEMPTS} times;"
-        " are its nodes up, and is there room for objects on them?"
+        " check that its nodes are up and have room for objects"
     )
 
 

@@ -264,7 +264,7 @@ def open_run(
 def run_remote_jobs(
     run: OpenRun, remote_jobs: Sequence[RemoteJob], fetch: Fetch
 ) -> list[RemoteReply]:
-    """Run the jobs of a batch one after the other, and stop at the first error."""
+    """Run the jobs of a batch one by one, and stop at the first error."""
     replies: list[RemoteReply] = []
     for remote in remote_jobs:
         tensors, generic_model = (
