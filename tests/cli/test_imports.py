@@ -84,7 +84,7 @@ LOOKED_FOR = [
 ]
 TRAP = "import os\nwith open(os.environ['TRAPS'], 'a') as file:\n    file.write(__file__ + '\\n')\n"
 THEIR_SETTINGS = (
-    '[algorithm]\nname = "dill:Algorithm"\nown = 1\n[data]\nname = "digits"\nclients = 2\n'
+    '[algorithm]\nname = "org:Algorithm"\nown = 1\n[data]\nname = "digits"\nclients = 2\n'
 )
 
 
@@ -140,17 +140,17 @@ def trapped(tmp_path, monkeypatch) -> Path:
     (evil / "algorithm.py").write_text(TRAP)
     for name in ("config.toml", "events.jsonl", "result.json"):
         file = here / "theirs" / name
-        file.write_text(file.read_text().replace('"fedavg"', '"dill:Algorithm"'))
+        file.write_text(file.read_text().replace('"fedavg"', '"org:Algorithm"'))
     shutil.copytree("theirs", "swept/theirs")
     (here / "swept/theirs/events.jsonl").unlink()  # not finished
     runs = {"theirs": {"settings": {}, "seed": 0}}
     sweep = {"settings": ["training.lr"], "runs": runs, "failed": {}}
     (here / "swept/sweep.json").write_text(json.dumps(sweep))
     (here / "tuned").mkdir()
-    tune = {"algorithms": ["dill:Algorithm"], "settings": ["training.lr=0.1,0.2"], "overrides": []}
+    tune = {"algorithms": ["org:Algorithm"], "settings": ["training.lr=0.1,0.2"], "overrides": []}
     (here / "tuned/tune.json").write_text(json.dumps({**tune, "seeds": [0]}))
     (stranger / "settings.toml").write_text(THEIR_SETTINGS)
-    (stranger / "model.toml").write_text('[model]\nname = "dill:make_net"\n')
+    (stranger / "model.toml").write_text('[model]\nname = "org:make_net"\n')
     (stranger / "boards.toml").write_text(
         'ssh_config = "ssh_config"\n[boards.nano]\nssh = "nano"\n'
     )
@@ -193,7 +193,7 @@ def test_no_command_imports_what_lies_around(trapped, tmp_path):
     for (words, code, said), wanted in zip(ended[2:], [code for code, _ in TRIES], strict=True):
         assert code == wanted, (words, said)
     assert [c["path"] for c in called] == [[]] * len(called)  # the folder is on nobody's path
-    would = f"would import {trapped / 'dill.py'}"
+    would = f"would import {trapped / 'org.py'}"
     assert would in refusal
     said = {words: text for words, _, text in ended}
     for words in ("resume theirs", "resume swept", "resume tuned"):

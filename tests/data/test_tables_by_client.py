@@ -32,6 +32,31 @@ def test_frames_of_clients_are_one_table():
         hp.federate({"a": Frame(both[0]), "b": Frame(both[1])})
 
 
+def test_a_frame_beside_its_labels_is_a_table(tmp_path):
+    held = {k: HELD[k] for k in ("age", "sex", "ward")}
+    frame, labels = Frame(held, {"ward": "category"}), HELD["label"]
+    whole = hp.federate(Frame({**held, "label": labels}, {"ward": "category"}), clients=1,
+                        partition="iid")  # fmt: skip
+    for given in (labels, np.array(labels), Frame({"outcome": labels})):
+        assert hp.federate((frame, given), clients=1, partition="iid").sha256 == whole.sha256
+    numbers = {"a": [3, 4, 5, 6], "b": [1, 0, 2, 1]}  # measurements, not tokens
+    pair = (Frame(numbers), [0, 1, 1, 0])
+    assert hp.federate(pair, clients=1, partition="iid").x.is_floating_point()
+    made = hp.federate(
+        {"b": pair * 2, "a": (Frame({k: v[:3] for k, v in numbers.items()}), [0, 1, 1], *pair)}
+    )
+    assert {c: (len(made.train[c]), len(made.test[c])) for c in "ab"} == {"a": (3, 4), "b": (4, 4)}
+    assert made.x[made.test["a"]].tolist() == [[3, 1], [4, 0], [5, 2], [6, 1]]
+    for wrong, words in (
+        ((pair[0], [0, 1]), "4 examples and 2 labels"),
+        ((Frame({"label": [0, 1]}), [0, 1]), "has a column 'label' beside the labels; drop one"),
+        ((*pair, Frame({"a": [1]}), [0]), "training and test examples have different columns"),
+        ({"a": pair, "b": pair * 2}, "some clients have test examples of their own, others have"),
+    ):
+        with pytest.raises(DataError, match=words):
+            hp.federate(wrong)
+
+
 def make_rows(count: int, first: int = 0) -> Rows:
     rows = [{"f": [float(first + i), 1.0], "label": i % 2} for i in range(count)]
     return Rows(rows, f=type("List", (), {})(), label=ClassLabel(["no", "yes"]))
@@ -103,7 +128,21 @@ def test_a_column_of_text_is_read_as_texts(monkeypatch):
     )
 
 
-# With the package itself -----------------------------------------------------------------------
+# With the packages themselves -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_frames_of_the_packages_are_read_as_the_stand_in_is(package):
+    frames = pytest.importorskip(package)
+    held = {k: [None if v != v else v for v in cells] for k, cells in HELD.items()}
+    federation = hp.federate(frames.DataFrame(held), users="hospital")
+    assert federation.sha256 == hp.federate(Frame(HELD), users="hospital").sha256
+    result = hp.run("fedavg", federation, rounds=1, progress=False)
+    model, rows = result.personal("A"), frames.DataFrame(held)
+    assert model(rows).tolist() == model({k: HELD[k] for k in ("age", "sex", "ward")}).tolist()
+    labels = rows["label"]
+    beside = rows[[c for c in rows.columns if c != "label"]]
+    assert hp.federate((beside, labels), users="hospital").sha256 == federation.sha256
 
 
 def test_data_sets_in_files_are_read_and_damaged_ones_refused(tmp_path):

@@ -26,7 +26,7 @@ from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
 from ..data.sources import find_named_clients, huggingface, read_source, wrap_arrays
 from ..data.sources.arrays import NamedClients, Request, to_array, unpack_datasets
-from ..data.sources.tables import read_frame, read_frames
+from ..data.sources.tables import join_labels, read_frame, read_frames
 from ..data.transforms import Skew, describe_skew
 
 
@@ -58,7 +58,8 @@ def federate(
             be a dict or a tuple of arrays, for a net with several inputs, or a list of sequences of
             different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
             them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
-            ``FederatedDataset`` of flwr-datasets, and a frame of pandas are read, too.
+            ``FederatedDataset`` of flwr-datasets, and a frame of pandas, with a column ``label`` or as
+            ``(frame, labels)``, are read, too.
         clients: The number of clients; default: 20, or as many as the data name.
         partition: How examples are divided, as in ``hp.Dirichlet(0.1)`` (the default) or ``"iid"``.
         train_fraction: The share of a client's examples that it trains on.
@@ -83,6 +84,7 @@ def federate(
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
+    data = join_labels(data)
     request = Request(classes, task, users)
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
     if isinstance(data, list | dict) and not (

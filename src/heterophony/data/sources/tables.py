@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
-from ..columns import Columns, list_columns, parse_column, parse_number
+from ..columns import Columns, is_frame, list_cells, list_columns, parse_column, parse_number
 from ..source import (
     CLIENT,
     Source,
@@ -42,6 +43,53 @@ class Table:
     categorical: frozenset[str] = field(default_factory=frozenset)  # even if the cells are numbers
 
 
+class LabelledFrame:
+    """Frames and their labels, as ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``: one table."""
+
+    def __init__(self, *given: Any) -> None:
+        self._cells: dict[str, list[Any]] = {}
+        for frame, labels in zip(given[::2], given[1::2], strict=True):
+            own, targets = list_columns(frame), list_labels(labels)
+            if LABEL in own:
+                raise DataError(f"the table has a column '{LABEL}' beside the labels; drop one")
+            if self._cells and own.keys() != self._cells.keys() - {LABEL}:
+                raise DataError("training and test examples have different columns")
+            if len(targets) != frame.shape[0]:
+                raise DataError(f"{frame.shape[0]} examples and {len(targets)} labels")
+            for name, cells in (*own.items(), (LABEL, targets)):
+                self._cells.setdefault(name, []).extend(cells)
+        chosen = frozenset[str]().union(*map(list_categorical, given[::2]))
+        self.columns, self.shape = list(self._cells), (len(self._cells[LABEL]), len(self._cells))
+        self.dtypes = ["category" if name in chosen else "" for name in self.columns]
+        self.official = given[0].shape[0] if len(given) == 4 else None  # rows to train on, first
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return np.array(self._cells[name], object)
+
+
+def list_labels(labels: Any) -> list[Any]:
+    """Return labels as plain values: those of a series, an array, a tensor, or a frame of one column."""
+    if is_frame(labels) and len(labels.columns) == 1:
+        return list(*list_columns(labels).values())
+    return list_cells(labels) if hasattr(labels, "dtype") else list(labels)
+
+
+def join_labels(data: Any) -> Any:
+    """Make one table of a frame and its labels, or of those of each client; return other data unchanged."""
+    if is_labelled(data):
+        return LabelledFrame(*data)
+    if type(data) is dict and data and all(map(is_labelled, data.values())):
+        return {client: LabelledFrame(*own) for client, own in data.items()}
+    if type(data) is list and data and all(map(is_labelled, data)):
+        return [LabelledFrame(*own) for own in data]
+    return data
+
+
+def is_labelled(data: object) -> bool:
+    """Return True if data are a frame and its labels, perhaps followed by those to test with."""
+    return isinstance(data, tuple) and len(data) in (2, 4) and all(map(is_frame, data[::2]))
+
+
 def is_table(path: Path) -> bool:
     """Return True if a path has the suffix of a file of users' examples: .csv or .tsv."""
     return path.suffix.lower() in DELIMITERS
@@ -54,9 +102,10 @@ def read_table(path: Path, request: Request) -> Source:
 
 def read_frame(frame: Any, request: Request) -> Source:
     """Read a table of pandas or polars."""
-    return read_columns(
+    source = read_columns(
         Table("table", "the table", list_columns(frame), list_categorical(frame)), request
     )
+    return replace(source, official=getattr(frame, "official", None))
 
 
 def list_categorical(frame: Any) -> frozenset[str]:
@@ -77,15 +126,25 @@ def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
                 f"client {client} has the columns {', '.join(own)}; client {first} has"
                 f" {', '.join(names)}"
             )
-    joined = {name: [cell for own in columns.values() for cell in own[name]] for name in names}
+    counts = {client: len(own[names[0]]) for client, own in columns.items()}
+    trained = {c: getattr(f, "official", None) or counts[c] for c, f in frames.items()}
+    if 0 < sum(trained[c] < counts[c] for c in frames) < len(frames):
+        raise DataError("some clients have test examples of their own, others have none")
+    spans = [(c, slice(trained[c])) for c in frames]  # training rows of all clients come first
+    spans += [(c, slice(trained[c], None)) for c in frames]
+    joined = {
+        name: [cell for c, rows in spans for cell in columns[c][name][rows]] for name in names
+    }
     if request.users is None:  # the keys name the clients
         joined.pop(find_column(Table("table", "the table", joined), CLIENT) or "", None)
     chosen = frozenset[str]().union(*map(list_categorical, frames.values()))
     source = read_columns(Table("table", "the table", joined, chosen), request)
+    if trained != counts:
+        source = replace(source, official=sum(trained.values()))
     if request.users is not None:
         return source
-    sizes = {client: len(next(iter(own.values()))) for client, own in columns.items()}
-    return name_users(source, [c for c, n in sizes.items() for _ in range(n)], "clients")
+    owners = [c for c, rows in spans for _ in range(*rows.indices(counts[c]))]
+    return name_users(source, owners, "clients")
 
 
 def read_columns(table: Table, request: Request) -> Source:
