@@ -399,7 +399,7 @@ def test_medmnist_has_flat_labels_and_validation_counts_as_training(tmp_path):
     arrays = dict(np.load(tmp_path / "set" / "breastmnist.npz"))
     arrays["test_labels"] = arrays["test_labels"][:1]
     np.savez(tmp_path / "bad.npz", **arrays)
-    assert "test_images (4, 28, 28) and test_labels (1, 1) do not fit" in refused(
+    assert "test_images (4, 28, 28) and test_labels (1, 1) do not match" in refused(
         read_source, str(tmp_path / "bad.npz")
     )
     many = {
