@@ -25,7 +25,7 @@ from heterophony.core.files import sort_names
 from heterophony.data.source import check_names_on_boards, number_clients
 from heterophony.jobs import client_store
 from heterophony.jobs.client_store import FolderClientStore, encode_folder_name
-from heterophony.jobs.trials import simulate_replies
+from heterophony.jobs.dry_runs import simulate_replies
 from heterophony.report.page.html import dump_safe_json
 from heterophony.report.page.page_data import build_page_data
 from heterophony.results.runs import load_runs

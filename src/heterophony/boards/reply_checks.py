@@ -18,9 +18,9 @@ from ..core.scores import LOSS_PREFIX, get_metric_info
 from ..core.temporary import temporary_folder
 from ..core.tensors import Tensors, matches_any
 from ..jobs.client_store import FolderClientStore
+from ..jobs.dry_runs import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simulate_reply
 from ..jobs.evaluation import is_generic_model_known
 from ..jobs.plan import Job, Plan
-from ..jobs.trials import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simulate_reply
 from ..jobs.work import restore_tensors
 from .protocol.job_codec import encode_reply
 

@@ -17,7 +17,7 @@ from ..core.errors import ConfigError, FolderError
 from ..core.files import NAME_PATTERN, read_json, sort_names, write_json
 from ..data.folders import OWN_DATA, ExampleSpec
 from ..jobs.client_store import BOARDS_RECORD
-from ..jobs.trials import check_merge
+from ..jobs.dry_runs import check_merge
 from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.summary import Summary

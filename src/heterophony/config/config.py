@@ -26,8 +26,8 @@ from ..data.partitioning import partition_source
 from ..data.partitions import Terms, build_partition
 from ..data.sources import read_source
 from ..data.transforms import build_skew
+from ..jobs.dry_runs import check_merge
 from ..jobs.plan import Plan, describe_selection
-from ..jobs.trials import check_merge
 from ..models import (
     MODEL_DESCRIPTIONS,
     TOKEN_MODELS,

@@ -168,7 +168,7 @@ class BlockEvaluation:
         return all(self.find_form(size) != "alone" for size in sizes)
 
     def find_form(self, size: int) -> Form:
-        """Find, by trial on random inputs, how clients with ``size`` examples can be batched.
+        """Find, by testing random inputs, how clients with ``size`` examples can be batched.
 
         The outputs must be bit-identical to evaluating each client alone ("alone" if no way works).
         """

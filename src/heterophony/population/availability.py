@@ -191,7 +191,7 @@ def draw_uniform(*key: object) -> float:
 
 
 FILE_COLUMNS = ("sample_seconds", "bytes_per_second")
-MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any device, and sums stay finite
+MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any client, and sums stay finite
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class StartEvent(TypedDict):
     device: NotRequired[
         Annotated[
             str,
-            "the device that computes; missing in runs on boards, which choose their own devices",
+            "the accelerator that computes; missing in runs on boards, which choose their own",
         ]
     ]
     deterministic: NotRequired[

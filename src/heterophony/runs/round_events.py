@@ -13,8 +13,8 @@ from ..core.algorithm import POOLED_CLIENT, Reply, Server
 from ..core.scores import CONFUSION, LOSS_PREFIX
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
+from ..jobs.dry_runs import list_unprotected
 from ..jobs.plan import Plan, describe_plan
-from ..jobs.trials import list_unprotected
 from ..population.attacks import RoundEnd
 from ..protection import describe_protection
 from . import events

@@ -134,7 +134,7 @@ IMAGES, CLIENTS, ROUNDS = 2000, 8, 2
 
 
 @dataclass(frozen=True)
-class Trial:
+class CheckedRun:
     """One short run: device, workers, hash, seconds and peak memory."""
 
     algorithm: str
@@ -146,22 +146,22 @@ class Trial:
     used_bytes: int | None  # on the GPU, by all workers; None where torch cannot tell
 
 
-def check_gpu(device: str, say: Callable[[str], None]) -> list[Trial]:
+def check_gpu(device: str, say: Callable[[str], None]) -> list[CheckedRun]:
     """Run every algorithm on the CPU and, with 1, 2 and 4 workers, on the device."""
     if find_device(device).type == "cpu":
         raise ConfigError(
             f"doctor --gpu: torch {torch.__version__} sees no GPU here; nothing to check"
         )
     federation = partition_source(make_random_images(IMAGES), IID(), Terms(CLIENTS))
-    trials = []
+    runs = []
     for algorithm in ALGORITHMS:
         for where, workers in (("cpu", 2), *((device, n) for n in WORKERS)):
             say(f"{algorithm} on {where}, {workers} worker{'s' * (workers > 1)}")
-            trials.append(try_run(algorithm, federation, where, workers))
-    return trials
+            runs.append(try_run(algorithm, federation, where, workers))
+    return runs
 
 
-def try_run(algorithm: str, federation: Federation, device: str, workers: int) -> Trial:
+def try_run(algorithm: str, federation: Federation, device: str, workers: int) -> CheckedRun:
     lowest: list[int] = []
     start, before = time.perf_counter(), read_free_bytes(device)
     result = run(
@@ -177,7 +177,7 @@ def try_run(algorithm: str, federation: Federation, device: str, workers: int) -
         progress=False,
         on_event=lambda event: lowest.extend(filter(None, [read_free_bytes(device)])),
     )
-    return Trial(
+    return CheckedRun(
         algorithm,
         device,
         workers,
@@ -194,11 +194,11 @@ def read_free_bytes(device: str) -> int | None:
     return int(torch.cuda.mem_get_info(where)[0]) if where.type == "cuda" else None
 
 
-def find_differences(trials: list[Trial]) -> list[str]:
+def find_differences(runs: list[CheckedRun]) -> list[str]:
     """Describe each algorithm whose hash on the device depends on the number of workers."""
     found = []
-    for algorithm in dict.fromkeys(t.algorithm for t in trials):
-        there = [t for t in trials if t.algorithm == algorithm and t.device != "cpu"]
+    for algorithm in dict.fromkeys(t.algorithm for t in runs):
+        there = [t for t in runs if t.algorithm == algorithm and t.device != "cpu"]
         if len({t.model_sha256 for t in there}) > 1:
             hashes = ", ".join(f"{t.workers}: {t.model_sha256[:12]}" for t in there)
             found.append(f"{algorithm} differs by the number of workers ({hashes})")
