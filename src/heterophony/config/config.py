@@ -15,7 +15,7 @@ from ..algorithms import get_display_name
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError
 from ..core.net import Net
-from ..core.own_modules import is_own_code
+from ..core.own_modules import is_library_name, is_own_code
 from ..core.randomness import seeded
 from ..core.scores import CONFUSION, TaskName
 from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
@@ -46,6 +46,7 @@ from .nets import (
     check_nets,
     choose_nets,
     import_own_model,
+    make_library_net,
     name_clients,
     prepare_own_net,
 )
@@ -104,7 +105,9 @@ class Config:
             federation = self.load_client_folders(locate_client_data(data))
         else:
             federation = partition_source(
-                read_source(data.name, data.path, data.classes, data.task, data.users),
+                read_source(
+                    data.name, data.path, data.classes, data.task, data.users, data.tokenizer
+                ),
                 build_partition(data.partition),
                 Terms(data.clients, data.train_fraction, data.split, seed),
                 None if data.feature_skew is None else build_skew(data.feature_skew),
@@ -248,11 +251,14 @@ class Config:
         if is_own_code(self.model.name or ""):
             own = import_own_model(str(self.model.name))
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)
+        if is_library_name(self.model.name or ""):
+            own = make_library_net(self.model, federation, self.top.seed)
+            return prepare_own_net(own, self.algorithm, federation, self.top.seed)
         if federation.record is not None:
             raise ConfigError(
                 f"model.name: a named model takes one array; for examples of"
-                f" {federation.record.describe()} pass one of your own: hp.run(model=…), or"
-                " model.name = 'package.module:function'"
+                f" {federation.record.describe()} pass one of your own: hp.run(model=…),"
+                " model.name = 'package.module:function', or 'transformers:NAME'"
             )
         model = self.fill_model_defaults(federation).model
         assert model.name is not None
@@ -275,7 +281,7 @@ class Config:
         model = name_clients(self.model, list(federation.train), self.top.seed)
         if model.group is not None:
             return replace(self, model=model)
-        if is_own_code(model.name or ""):
+        if is_own_code(model.name or "") or is_library_name(model.name or ""):
             return self
         name = model.name or choose_default_model(
             federation.shape, federation.x.dtype, federation.task, has_characters(federation)

@@ -15,7 +15,12 @@ from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_nam
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, choose, suggest_or_list
 from ..core.net import Net
-from ..core.own_modules import import_named_module, is_own_code, locate_code
+from ..core.own_modules import (
+    import_named_module,
+    is_library_name,
+    is_own_code,
+    locate_code,
+)
 from ..core.randomness import make_generator, seeded
 from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
@@ -24,6 +29,7 @@ from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
 from ..models import NET_GROUPS, find_model_name, get_default_head_depth, get_model_builder
+from ..models.libraries import build_library_net, check_library_name
 from .sections import ModelSection, NetGroup
 
 KEY = "model.name"  # the key that names code outside this package
@@ -160,6 +166,9 @@ def list_mixed_algorithms() -> list[str]:
 
 def check_model_name(name: str, trust: bool) -> str:
     """Return the full name of a model; import ``package.module:function`` if trusted."""
+    if is_library_name(name):
+        check_library_name(name)
+        return name
     if not is_own_code(name):
         return find_model_name(name)
     import_own_model(name, trust)
@@ -186,6 +195,13 @@ def import_own_model(name: str, trust: bool = False) -> OwnModel:
         )
     own: OwnModel = model
     return own
+
+
+def make_library_net(model: ModelSection, federation: Federation, seed: int) -> nn.Module:
+    """Build the net of another package that [model] names; its new layers are drawn by the seed."""
+    shape = None if federation.record is not None else federation.shape
+    with seeded(seed, "init"):
+        return build_library_net(str(model.name), shape, federation.classes, model.pretrained)
 
 
 def is_required(parameter: Parameter) -> bool:

@@ -11,6 +11,7 @@ import torch
 from ..core.accelerator import Compute, Precision, check_device_name, find_device
 from ..core.adapters import build_adapter
 from ..core.errors import ConfigError, choose, match_name
+from ..core.own_modules import is_library_name
 from ..core.scores import TaskName
 from ..core.settings import check_keys, check_settings, construct, list_settings, setting
 from ..core.training import Training
@@ -152,6 +153,9 @@ class DataSection:
         None,
         "the column or array that names each example's client; default: the one named 'client', if there is one",
     )
+    tokenizer: str | None = setting(
+        None, "texts: the name or folder of a tokenizer of transformers; default: bytes are tokens"
+    )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
     seed: int | None = setting(None, "seed of the partition; default: the run's seed", low=0)
 
@@ -195,6 +199,9 @@ class ModelSection:
         "batch", "normalisation: batch, as in the model, or GroupNorm in place of each BatchNorm"
     )
     init: str | None = setting(None, "checkpoint (.safetensors) of initial weights")
+    pretrained: bool | str | None = setting(
+        None, "nets of timm and transformers: true for their weights, or a file or folder"
+    )
     adapter: dict[str, Any] | None = setting(
         None, "train only an adapter and the head: {kind = 'lora', rank = 8, alpha = 16}"
     )
@@ -215,9 +222,14 @@ class ModelSection:
         if self.group == [] or not all(isinstance(group, dict) for group in self.group or ()):
             raise ConfigError("group: must have a table with a name, as in [[model.group]]")
         for group in self.group or ():
-            find_model_name(construct(NetGroup, group, "group").name)
+            find_model_name(construct(NetGroup, group, "group").name, "group.name")
         if self.init is not None and chosen[-1:] in (["groups"], ["group"]):
             raise ConfigError("init: cannot be combined with different nets; remove it")
+        if self.pretrained is not None and not is_library_name(self.name or ""):
+            raise ConfigError(
+                "pretrained: only for nets of timm and transformers; for others, model.init names a"
+                " checkpoint"
+            )
         if self.adapter is not None:
             build_adapter(self.adapter)  # raises where it cannot be built
 
@@ -347,7 +359,9 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     """Return the section with all settings of its partition and skew; raise ConfigError if one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
-    check_request(find_dataset_name(data.name), Request(data.classes, data.task, data.users))
+    check_request(
+        find_dataset_name(data.name), Request(data.classes, data.task, data.users, data.tokenizer)
+    )
     if data.classes is not None:
         parse_class_names(data.classes)
     if data.shape is not None:
@@ -371,7 +385,7 @@ def clear_partition_settings(data: DataSection) -> DataSection:
             f"data.task: cannot be set with data.name = '{OWN_DATA}', which is for classification; leave it out"
         )
     usual = DataSection()
-    for key in ("partition", "split", "feature_skew", "frozen_augment", "users"):
+    for key in ("partition", "split", "feature_skew", "frozen_augment", "users", "tokenizer"):
         if getattr(data, key) not in (getattr(usual, key), {}):
             raise ConfigError(
                 f"data.{key}: cannot be set with data.name = '{OWN_DATA}'; leave it out"

@@ -78,8 +78,13 @@ EXAMPLES = {"Class": "MyClass", "function": "make_net"}
 
 def is_own_code(name: str) -> bool:
     """Return True if a name refers to a module outside this package."""
-    module, sign, _ = name.partition(":")
-    return bool(sign) and module not in LIBRARIES
+    return ":" in name and not is_library_name(name)
+
+
+def is_library_name(name: str) -> bool:
+    """Return True if a name refers to a net of another package, as in ``timm:resnet18``."""
+    library, sign, _ = name.partition(":")
+    return bool(sign) and library in LIBRARIES
 
 
 def locate_code(name: str, key: str, what: str, trust: bool) -> tuple[str, str]:

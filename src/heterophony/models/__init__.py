@@ -8,7 +8,7 @@ from inspect import signature
 
 from ..core.errors import ConfigError, find_name
 from ..core.net import Net
-from ..core.own_modules import suggest_module_and_class
+from ..core.own_modules import is_library_name, suggest_module_and_class
 
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
@@ -60,12 +60,17 @@ def get_model_builder(name: str) -> ModelBuilder:
     return NarrowBuilder(build, float(width), full)
 
 
-def find_model_name(name: str) -> str:
+def find_model_name(name: str, key: str = "model.name") -> str:
     """Return the registered name that matches, in any case; raise ConfigError if there is none."""
+    if is_library_name(name):
+        raise ConfigError(
+            f"{key}: {name} can only be the net of all clients; for different nets, build it in"
+            " Python and pass the modules: hp.run(model=[…])"
+        )
     full, sign, width = name.partition("@")
     if hint := suggest_module_and_class(full, "function"):
-        raise ConfigError(f"model.name: no '{full}' here; {hint}")
-    found = find_name(MODEL_DESCRIPTIONS, full, "model.name")
+        raise ConfigError(f"{key}: no '{full}' here; {hint}")
+    found = find_name(MODEL_DESCRIPTIONS, full, key)
     if not sign:
         return found
     try:
@@ -73,7 +78,7 @@ def find_model_name(name: str) -> str:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ConfigError(f"model.name: '{name}': the width must be above 0 and at most 1")
+        raise ConfigError(f"{key}: '{name}': the width must be above 0 and at most 1")
     return found if share == 1 else f"{found}@{share:g}"
 
 

@@ -48,6 +48,7 @@ def federate(
     validation_fraction: float = 0.0,
     classes: int | Sequence[str] | None = None,
     task: TaskName = "classification",
+    tokenizer: str | None = None,
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
@@ -81,11 +82,12 @@ def federate(
         task: What is learned from arrays: ``"classification"`` (one label per example),
             ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
             each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
+        tokenizer: Texts: the name or folder of a tokenizer of transformers. Default: bytes are tokens.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
     data = join_labels(data)
-    request = Request(classes, task, users)
+    request = Request(classes, task, users, tokenizer)
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
     if isinstance(data, list | dict) and not (
         huggingface.is_datasets_object(data) or has_tables(data)
@@ -94,10 +96,12 @@ def federate(
             raise ConfigError(
                 "client: data given client by client already name their clients; remove client and users"
             )
+        if tokenizer is not None:
+            raise ConfigError("tokenizer: arrays have no texts; leave it out")
         federation = federate_own_data(data, request, terms, validation_fraction)
     else:
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            source = resolve_source(data, path, classes, task, users)
+            source = resolve_source(data, path, request)
             if client is not None:
                 source = name_users(source, client, "client")
             named = find_own_clients(data, users, source)
@@ -122,6 +126,7 @@ def federate(
         **shares,
         **asdict(terms),
         "users": users,
+        "tokenizer": tokenizer,
         "path": path,
         "name": str(data),
         "clients": len(federation.train),
@@ -184,17 +189,10 @@ def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
     return bool(values) and all(is_frame(v) or huggingface.is_datasets_object(v) for v in values)
 
 
-def resolve_source(
-    data: Any,
-    path: str | None,
-    classes: int | Sequence[str] | None,
-    task: TaskName,
-    users: str | None,
-) -> Source:
+def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     """Return the data set behind a name, a path, an object of another package, or arrays."""
     if isinstance(data, str | Path):
-        return read_source(str(data), path, classes, task, users)
-    request = Request(classes, task, users)
+        return read_source(str(data), path, **vars(request))
     if huggingface.is_datasets_object(data):
         return huggingface.read_splits("datasets", huggingface.get_splits(data), request)
     if isinstance(data, list | dict):
@@ -205,13 +203,15 @@ def resolve_source(
         return huggingface.read_flower_data(data, request)
     if is_frame(data):
         return read_frame(data, request)
-    if users is not None:
+    if request.tokenizer is not None:
+        raise ConfigError("tokenizer: arrays have no texts; leave it out")
+    if request.users is not None:
         raise ConfigError("users: arrays have no columns; pass the names themselves as client")
-    given = unpack_datasets(data, task)
+    given = unpack_datasets(data, request.task)
     if len(given) not in (2, 4):
         raise DataError("pass (x, y) or (x_train, y_train, x_test, y_test)")
     official = len(given[1]) if len(given) == 4 else None
-    return decide_classes(join_examples([given], task, official), classes)
+    return decide_classes(join_examples([given], request.task, official), request.classes)
 
 
 def federate_own_data(

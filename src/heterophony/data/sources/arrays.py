@@ -33,11 +33,12 @@ from .reading import load_npz, summarise_error
 
 @dataclass(frozen=True)
 class Request:
-    """The settings ``data.classes``, ``data.task`` and ``data.users``."""
+    """The settings ``data.classes``, ``data.task``, ``data.users`` and ``data.tokenizer``."""
 
     classes: int | Sequence[str] | None = None
     task: TaskName = "classification"
     users: str | None = None  # the column or array that names each example's client
+    tokenizer: str | None = None  # of texts, by name or folder; None: bytes
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from ..source import Source, name_users
 from .arrays import Request, read_medmnist
 from .client_files import read_har
 from .download import DatasetFiles, RemoteFile, find_or_download
-from .folder import IMAGES, decode_image, encode_texts, read_image_file
+from .folder import IMAGES, decode_image, read_image_file
 from .leaf import read_leaf
 from .reading import summarise_error
+from .texts import encode_texts
 
 # LEAF -------------------------------------------------------------------------------------------
 
@@ -385,14 +386,15 @@ AG_NEWS_FILES = DatasetFiles(
 AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 
 
-def read_ag_news(path: Path | None = None) -> Source:
-    """Read news articles: title and description as one text, as bytes."""
+def read_ag_news(path: Path | None = None, tokenizer: str | None = None) -> Source:
+    """Read news articles: title and description as one text."""
     folder = find_or_download(AG_NEWS_FILES, path)
     folder = folder if (folder / "train.csv").exists() else folder / "ag_news_csv"
     parts = [read_articles(folder / f"{part}.csv") for part in ("train", "test")]
     labels, texts = zip(*(row for rows in parts for row in rows), strict=True)
-    y, x = np.array(labels, np.int64), encode_texts(list(texts))
-    return Source("agnews", x, y, Scale(), AG_NEWS_CLASSES, len(parts[0]))
+    y, (x, record) = np.array(labels, np.int64), encode_texts(list(texts), tokenizer)
+    source = Source("agnews", x, y, Scale(), AG_NEWS_CLASSES, len(parts[0]))
+    return replace(source, record=record)
 
 
 def read_articles(path: Path) -> list[tuple[int, str]]:

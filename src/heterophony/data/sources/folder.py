@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ...core.files import make_natural_sort_key, open_regular_file, read_regular_file
+from ...core.records import Record
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..source import Source, check_client_name
 from .arrays import NamedClients
+from .texts import encode_texts
 
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
@@ -75,7 +78,7 @@ class ExampleFiles:
 
     plural: str  # shown in messages
     suffixes: frozenset[str]
-    read: Callable[[list[Path]], NDArray[Any]]
+    read: Callable[[list[Path]], tuple[NDArray[Any], Record | None]]
     scale: Scale
 
     def list_in(self, folder: Path) -> list[Path]:
@@ -106,13 +109,14 @@ class ExampleFiles:
     def read_by_class(self, path: Path) -> Source:
         """Read all files below a folder, with the names of their folders as classes."""
         train, test = self.list_train_and_test(path)
-        x, y, labels = self._read_labelled([*train, *test])
+        x, record, y, labels = self._read_labelled([*train, *test])
         if len(labels) < 2:
             raise DataError(
                 f"{path}: all {self.plural} are in one folder, '{labels[0]}'; there must be a folder for"
                 " each class"
             )
-        return Source(path.name, x, y, self.scale, labels, len(train) if test else None)
+        source = Source(path.name, x, y, self.scale, labels, len(train) if test else None)
+        return replace(source, record=record)
 
     def read_by_client(self, path: Path) -> Source:
         """Read the files of all clients, with training files first."""
@@ -125,7 +129,7 @@ class ExampleFiles:
                 " clients or to none"
             )
         parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
-        x, y, labels = self._read_labelled([f for _, own in parts for f in own])
+        x, record, y, labels = self._read_labelled([f for _, own in parts for f in own])
         trained = sum(len(train) for train, _ in both)
         return Source(
             path.name,
@@ -136,15 +140,16 @@ class ExampleFiles:
             trained if trained < len(y) else None,
             users=np.repeat([i for i, _ in parts], [len(own) for _, own in parts]).astype(np.int64),
             user_names=tuple(check_client_name(p.name, str(p)) for p in folders),
+            record=record,
         )
 
     def _read_labelled(
         self, files: list[Path]
-    ) -> tuple[NDArray[Any], NDArray[np.int64], tuple[str, ...]]:
-        """Read files; return them, their labels, and the names of the classes."""
+    ) -> tuple[NDArray[Any], Record | None, NDArray[np.int64], tuple[str, ...]]:
+        """Read files; return them, their record, their labels, and the names of the classes."""
         labels = sorted({f.parent.name for f in files})
         y = np.array([labels.index(f.parent.name) for f in files], np.int64)
-        return self.read(files), y, tuple(labels)
+        return *self.read(files), y, tuple(labels)
 
 
 def list_client_folders(path: Path) -> list[Path]:
@@ -153,7 +158,7 @@ def list_client_folders(path: Path) -> list[Path]:
     return sorted(folders, key=lambda p: make_natural_sort_key(p.name))
 
 
-def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def read_images(files: list[Path]) -> tuple[NDArray[Any], None]:
     """Read images of equal size: as grey if all are grey, else in colour."""
     headers = [read_image_header(f) for f in files]
     size, grey = headers[0][0], all(g for _, g in headers)
@@ -166,14 +171,11 @@ def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
     x = np.empty((len(files), 1 if grey else 3, size[1], size[0]), np.uint8)
     for at, file in enumerate(files):
         x[at] = decode_image(read_image_file(file), file, grey)
-    return x
+    return x, None
 
 
-TEXT_LENGTH = 256  # tokens per example: the bytes of a text, each plus one; 0 pads
-
-
-def read_texts(files: list[Path]) -> NDArray[np.int16]:
-    """Read texts in UTF-8 as rows of tokens."""
+def read_texts(files: list[Path]) -> list[str]:
+    """Read texts in UTF-8."""
     texts = []
     for file in files:
         try:
@@ -182,17 +184,21 @@ def read_texts(files: list[Path]) -> NDArray[np.int16]:
             raise DataError(f"{file} is not a readable text ({error.strerror})") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{file} is not text in UTF-8 (byte {error.start})") from None
-    return encode_texts(texts)
+    return texts
 
 
-def encode_texts(texts: list[str]) -> NDArray[np.int16]:
-    """Return the first bytes of each text as a row of tokens: a byte plus one, and 0 after the end."""
-    x = np.zeros((len(texts), TEXT_LENGTH), np.int16)
-    for row, text in zip(x, texts, strict=True):
-        known = np.frombuffer(text.encode()[:TEXT_LENGTH], np.uint8)
-        row[: len(known)] = known.astype(np.int16) + 1
-    return x
+def read_encoded_texts(
+    files: list[Path], tokenizer: str | None = None
+) -> tuple[NDArray[Any], Record | None]:
+    """Read texts as tokens."""
+    return encode_texts(read_texts(files), tokenizer)
+
+
+def make_text_files(tokenizer: str | None = None) -> ExampleFiles:
+    """Return the kind of files that hold a text each, read by a tokenizer."""
+    read = partial(read_encoded_texts, tokenizer=tokenizer)
+    return ExampleFiles("texts", frozenset([".txt"]), read, Scale())
 
 
 IMAGES = ExampleFiles("images", IMAGE_SUFFIXES, read_images, BYTES_TO_PLUS_MINUS_ONE)
-TEXTS = ExampleFiles("texts", frozenset([".txt"]), read_texts, Scale())
+TEXTS = make_text_files()

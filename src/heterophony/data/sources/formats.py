@@ -10,7 +10,7 @@ from ...core.errors import DataError
 from ..source import Source, decide_classes
 from . import arrays, client_files, huggingface, leaf, tables
 from .arrays import NO_CLIENTS, NamedClients, Request
-from .folder import IMAGES, TEXTS
+from .folder import IMAGES, TEXTS, make_text_files
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Format:
     recognise: Callable[[Path], bool]
     read: Callable[[Path, Request], Source]
     list_clients: Callable[[Path, str | None], NamedClients]
-    accepts: tuple[str, ...] = ()  # which of data.classes, data.task and data.users apply
+    accepts: tuple[str, ...] = ()  # which settings of ``Request`` apply
 
 
 def find_format(path: Path) -> Format | None:
@@ -52,6 +52,7 @@ def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
 
 
 ALL_SETTINGS = ("classes", "task", "users")
+COLUMN_SETTINGS = (*ALL_SETTINGS, "tokenizer")
 
 # the first format that recognises a path reads it
 FORMATS = (
@@ -61,7 +62,7 @@ FORMATS = (
         lambda path: str(path).startswith(huggingface.HF_PREFIX),
         lambda path, request: huggingface.read_huggingface(str(path), request),
         lambda path, users: huggingface.list_clients_of_hub(str(path), users),
-        ALL_SETTINGS,
+        COLUMN_SETTINGS,
     ),
     Format(
         "Hugging Face files",
@@ -69,7 +70,7 @@ FORMATS = (
         huggingface.is_saved,
         huggingface.read_saved,
         huggingface.list_clients_of_saved,
-        ALL_SETTINGS,
+        COLUMN_SETTINGS,
     ),
     Format(
         "MedMNIST",
@@ -93,7 +94,7 @@ FORMATS = (
         tables.is_table,
         tables.read_table,
         lambda path, users: NamedClients(tables.read_clients_of_table(path, users)),
-        ALL_SETTINGS,
+        COLUMN_SETTINGS,
     ),
     Format(
         "PFLlib",
@@ -144,14 +145,16 @@ FORMATS = (
         "texts by class",
         "CLASS/TEXT.txt, or train/CLASS/TEXT.txt and test/CLASS/TEXT.txt",
         TEXTS.has_classes,
-        lambda path, request: TEXTS.read_by_class(path),
+        lambda path, request: make_text_files(request.tokenizer).read_by_class(path),
         lambda path, users: NO_CLIENTS,
+        ("tokenizer",),
     ),
     Format(
         "texts by client and class",
         "CLIENT/CLASS/TEXT.txt, or CLIENT/train/CLASS/TEXT.txt and CLIENT/test/CLASS/TEXT.txt",
         TEXTS.has_clients,
-        lambda path, request: TEXTS.read_by_client(path),
+        lambda path, request: make_text_files(request.tokenizer).read_by_client(path),
         TEXTS.list_clients,
+        ("tokenizer",),
     ),
 )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ...core.records import Record
 from ..columns import MAX_CATEGORIES
 from ..source import (
     CLIENT,
@@ -22,10 +23,10 @@ from ..source import (
     number_clients,
 )
 from .arrays import NO_CLIENTS, NamedClients, Request, wrap_arrays
-from .folder import encode_texts
 from .leaf import build_source, parse_windows, split_in_order
 from .reading import summarise_error
-from .tables import LABEL, Table, read_columns
+from .tables import LABEL, TEXT_NAMES, Table, read_columns
+from .texts import encode_texts
 
 HF_PREFIX = "hf:"
 TEST_SPLITS = ("test", "valid", "validation")
@@ -44,7 +45,6 @@ LIST_FEATURES = (
 NO_LABEL = -1  # in test splits whose labels were not published
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal")
 TEXT_TYPES = ("string", "large_string")
-TEXT_NAMES = ("text", "sentence")  # of the column that is read if there are others
 EACH_TEXT = (
     "a text must be in one column, called 'text', or be tokens, as a column of lists of numbers"
 )
@@ -109,14 +109,20 @@ def read_inputs(
         names = request.classes or getattr(parts[0].features[label], "names", None)
         own = replace(request, classes=names, users=None)
         return read_columns(Table(name, name, {**listed, LABEL: labels}), own)
+    record: Record | None = None
+    x: NDArray[Any]
+    if text is None and request.tokenizer is not None:
+        raise DataError(f"data.tokenizer: {name} has no text; {EACH_TEXT}")
     if text is not None:
-        x: NDArray[Any] = encode_texts([value or "" for value in collect(parts, text)])
+        texts = [value or "" for value in collect(parts, text)]
+        x, record = encode_texts(texts, request.tokenizer)
     else:
         x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
     names = getattr(parts[0].features[label], "names", None)
     values = collect(parts, label)
     check_labels_given([None if names and v == NO_LABEL else v for v in values], name)
     source = wrap_arrays(x, np.array(values), name, task=request.task)
+    source = source if record is None else replace(source, x=x, record=record)
     if names is None:
         return decide_classes(source, request.classes)
     return replace(source, labels=tuple(map(str, names)))

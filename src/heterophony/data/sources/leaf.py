@@ -23,7 +23,8 @@ from ...core.tasks import IGNORED_TOKEN
 from ..source import Source, check_client_name, decide_classes
 from .arrays import NamedClients, Request, wrap_arrays
 from .download import DatasetFiles, find_or_download
-from .folder import IMAGE_SUFFIXES, decode_image, encode_texts, read_image_file
+from .folder import IMAGE_SUFFIXES, decode_image, read_image_file
+from .texts import encode_texts
 
 KEYS = ("users", "num_samples", "user_data")
 
@@ -253,7 +254,7 @@ def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
     if all(isinstance(v, str) for v in held.x):
         return read_named_images(path, held.x, where)
     if is_tweet(held.x[0]) and all(map(is_tweet, held.x)):
-        return encode_texts([tweet[-1] for tweet in held.x])
+        return encode_texts([tweet[-1] for tweet in held.x])[0]
     try:
         x = np.array(held.x, np.float32)
     except (ValueError, TypeError, OverflowError):

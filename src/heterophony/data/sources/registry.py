@@ -16,8 +16,8 @@ from ..source import Source
 from . import builtin, client_sets, huggingface, image_sets, leaf
 from .arrays import NO_CLIENTS, NamedClients, Request
 from .download import DatasetFiles, download_to_cache
-from .folder import TEXT_LENGTH
 from .formats import find_format, make_unknown_error
+from .texts import TEXT_LENGTH
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class NamedDataset:
 
     about: str
     size: DatasetSize
-    read: Callable[[Path | None], Source]
+    read: Callable[..., Source]  # of the path of its files
     files: DatasetFiles | None = None  # None: the data are part of an installed package
     training: Training = Training()  # defaults, if the configuration does not set training
     clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if they are few
     partial: bool = False  # usually, the files hold only some of its users
+    accepts: tuple[str, ...] = ()  # which settings of ``Request`` apply
 
     @property
     def available(self) -> bool:
@@ -56,18 +57,20 @@ def read_source(
     classes: int | Sequence[str] | None = None,
     task: TaskName = "classification",
     users: str | None = None,
+    tokenizer: str | None = None,
 ) -> Source:
     """Read the named data set; ``name`` may also be the path of data in one of the ``FORMATS``.
 
     ``classes`` and ``task`` are for users' data: named sets are for classification. ``users`` is
-    the column or array that names each example's client.
+    the column or array that names each example's client, and ``tokenizer`` reads texts.
     """
-    name, request = find_dataset_name(name), Request(classes, task, users)
+    name, request = find_dataset_name(name), Request(classes, task, users, tokenizer)
     check_request(name, request)
     if name in SOURCES:
         known = SOURCES[name]
-        source = known.read(Path(path).expanduser() if path else None)
-        remark = "" if known.partial else compare_with_published(source, known.size)
+        read = known.read if tokenizer is None else partial(known.read, tokenizer=tokenizer)
+        source = read(Path(path).expanduser() if path else None)
+        remark = "" if known.partial or tokenizer else compare_with_published(source, known.size)
         return replace(source, remark=source.remark or remark)
     at = Path(name).expanduser()
     at = at if at.name.strip(".") else at.resolve()  # "." has no name
@@ -104,6 +107,7 @@ SETTINGS_REFUSED = {
     "classes": "has its own",
     "task": "is for classification",
     "users": "has no such column",
+    "tokenizer": "has no texts",
 }
 
 
@@ -115,7 +119,7 @@ def check_request(name: str, request: Request) -> None:
     known_format = None if name in SOURCES else find_format(Path(name).expanduser())
     if known_format is None and name not in SOURCES:
         return
-    accepted = known_format.accepts if known_format else ()
+    accepted = known_format.accepts if known_format else SOURCES[name].accepts
     for f in fields(Request):
         if getattr(request, f.name) != f.default and f.name not in accepted:
             raise ConfigError(f"data.{f.name}: {name} {SETTINGS_REFUSED[f.name]}; leave it out")
@@ -330,6 +334,7 @@ SOURCES = {
         DatasetSize(127_600, (TEXT_LENGTH,), 4),
         client_sets.read_ag_news,
         client_sets.AG_NEWS_FILES,
+        accepts=("tokenizer",),
     ),
 }
 for full_name in ("fmnist", "emnist", "cifar10", "cifar100"):

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
-from ..columns import Columns, is_frame, list_cells, list_columns, parse_column, parse_number
+from ..columns import (
+    MAX_CATEGORIES,
+    Columns,
+    is_frame,
+    is_missing,
+    list_cells,
+    list_columns,
+    parse_column,
+    parse_number,
+)
 from ..source import (
     CLIENT,
     Source,
@@ -25,8 +34,10 @@ from ..source import (
     number_text_labels,
 )
 from .arrays import Request, wrap_arrays
+from .texts import encode_texts
 
 LABEL = "label"  # the column to be predicted
+TEXT_NAMES = ("text", "sentence")  # of a column that is read as text
 BYTES_LIMIT = 1 << 31
 MAX_DIGITS = 18  # longest label; far more than any number of classes needs
 INDEX_NAME = re.compile(r"|Unnamed: \d+")  # of an index that pandas has stored as a column
@@ -167,6 +178,15 @@ def read_columns(table: Table, request: Request) -> Source:
                 f"{table.where}: column {list(table.columns).index(name) + 1} has no name; if it is the"
                 " index of a frame, store the table without it (to_csv(…, index=False))"
             )
+    if (text := find_text_column(table, names)) is not None:
+        source = read_text_column(table, text, label, request)
+        cells = None if client is None else table.columns[client]
+        return source if cells is None else name_users(source, map(strip_text, cells), table.where)
+    if request.tokenizer is not None:
+        raise DataError(
+            f"data.tokenizer: {table.where} has no text: a column '{TEXT_NAMES[0]}' of more than"
+            f" {MAX_CATEGORIES} different ones"
+        )
     if not names:
         raise DataError(
             f"{table.where} has no column to learn from besides '{LABEL}' and"
@@ -179,6 +199,30 @@ def read_columns(table: Table, request: Request) -> Source:
     if client is None:
         return source
     return name_users(source, map(strip_text, table.columns[client]), table.where)
+
+
+def find_text_column(table: Table, names: Sequence[str]) -> str | None:
+    """Return the column whose text is to be learned from: ``text`` or ``sentence``.
+
+    Beside other columns, one with few different texts is of categories.
+    """
+    found = [name for name in names if name.casefold() in TEXT_NAMES]
+    if not found or found[0] in table.categorical:
+        return None
+    cells = [cell for cell in table.columns[found[0]] if not is_missing(cell)]
+    if not cells or all(parse_number(cell) is not None for cell in cells):
+        return None
+    if len(names) > 1 and len({str(cell) for cell in cells}) <= MAX_CATEGORIES:
+        return None
+    return found[0]
+
+
+def read_text_column(table: Table, column: str, label: str, request: Request) -> Source:
+    """Read a column of texts as tokens; other columns are left out."""
+    texts = ["" if is_missing(cell) else str(cell) for cell in table.columns[column]]
+    x, record = encode_texts(texts, request.tokenizer)
+    source = label_rows(table, x, table.columns[label], request)
+    return source if record is None else replace(source, x=x, record=record)
 
 
 def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
