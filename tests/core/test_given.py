@@ -169,6 +169,23 @@ def test_weights_params_and_state_leave_out_what_is_given_also_while_other_parts
     assert all(names == learned for names in seen)
 
 
+def test_clients_share_the_memory_of_what_is_given():
+    found = []
+
+    class Looking(hp.Algorithm):
+        def local(self, client):
+            found.append({k: p.data_ptr() for k, p in client.net.named_parameters()})
+            found.append({k: p.data_ptr() for k, p in hp.frozen(client.net).named_parameters()})
+            client.fit()
+            return client.shared()
+
+    result = played(Looking(), model=frozen_backbone(), rounds=1)
+    template = {k: p.data_ptr() for k, p in result.plan.template.named_parameters()}
+    for of_client in found:
+        same = {k for k, place in of_client.items() if place == template[k]}
+        assert same == {k for k in template if not k.startswith("head.")}
+
+
 def test_a_reply_never_has_what_is_given():
     class Everything(hp.Algorithm):
         def local(self, client):

@@ -13,13 +13,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .net import copy_module, find_aliases, iterate_tensors, list_state, load_tensors
+from .net import (
+    Memo,
+    Module,
+    copy_part,
+    find_aliases,
+    iterate_tensors,
+    list_state,
+    load_tensors,
+)
 
 Kind = Literal["shared", "personal", "given"]  # sent in a round; kept on the client; never trained
 GIVEN_MARK = "_heterophony_given"  # an attribute of parameters; ``deepcopy`` does not copy it
@@ -161,6 +169,20 @@ def is_given(tensor: Tensor) -> bool:
     return getattr(tensor, GIVEN_MARK, False)
 
 
+def copy_net(net: Module) -> Module:
+    """Return a copy of the net that has the given parameters in common with it, as nobody changes them."""
+    memo: Memo = {id(p): share_memory(p) for p in net.parameters() if is_given(p)}
+    copied: Any = copy_part(net, memo)
+    return copied  # type: ignore[no-any-return]
+
+
+def share_memory(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a given parameter with the same memory, which may move to a device without the first."""
+    shared = nn.Parameter(parameter.detach(), requires_grad=False)
+    setattr(shared, GIVEN_MARK, True)
+    return shared
+
+
 def state(net: nn.Module) -> Tensors:
     """Return a detached copy of the net's parameters and buffers: tied ones once, given ones not at all."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
@@ -180,11 +202,7 @@ def params(module: nn.Module) -> Tensors:
 
 def frozen(module: nn.Module) -> nn.Module:
     """Return a copy of the module that does not train: a teacher or a reference."""
-    copy = copy_module(module)
-    for p, copied in zip(module.parameters(), copy.parameters(), strict=True):
-        if is_given(p):
-            setattr(copied, GIVEN_MARK, True)
-    return copy.requires_grad_(False)
+    return copy_net(module).requires_grad_(False)
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:

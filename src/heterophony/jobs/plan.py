@@ -21,7 +21,7 @@ from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
 from ..core.tasks import Criterion, Metric, Task, get_task
-from ..core.tensors import Kind, Memory, Tensors, mark_given, matches_any, state
+from ..core.tensors import Kind, Memory, Tensors, copy_net, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
 from ..population.attacks import Attack, Faults
@@ -385,7 +385,7 @@ class Plan:
         return kind(
             id=client_id,
             t=job.t,
-            net=compute.place_net(copy_module(template)),
+            net=compute.place_net(copy_net(template)),
             data=data,
             received=compute.place(job.tensors),
             memory=compute.place_memory(memory),
