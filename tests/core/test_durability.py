@@ -5,10 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import torch
 
 from helpers.fault_disk import Disk, KilledError
 from heterophony.core.files import lock_folder, open_to_append, write_atomically
 from heterophony.core.tensors import Tensors
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.runs.folder import RunFolder
 
 MACHINE = "machine"
@@ -55,6 +57,16 @@ def test_a_folder_that_a_killed_process_left_empty_survives_too(disk, tmp_path):
     write_atomically(path, b"commit")
     cut_power(disk)
     assert path.read_bytes() == b"commit"
+
+
+def test_memories_that_were_saved_together_survive(disk, tmp_path):
+    store = FolderClientStore(tmp_path / MACHINE / "clients", tmp_path / "scratch")
+    with store.saving_together():
+        for i in range(20):
+            store.save_memory(str(i), 0, {"m": Tensors({"w": torch.tensor(i)})})
+    cut_power(disk)
+    found = [store.load_memory(str(i), 1)["m"]["w"].item() for i in range(20)]
+    assert found == list(range(20))
 
 
 def test_the_events_of_a_commit_survive_under_their_name(disk, tmp_path):

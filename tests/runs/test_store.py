@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from heterophony.core.errors import BusyError, CodecError, FolderError, StorageE
 from heterophony.core.files import read_json, translate_disk_errors, write_atomically, write_json
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples
 from heterophony.core.tensors import Tensors
+from heterophony.jobs import client_store as client_store_module
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.runs import folder as store
 from heterophony.runs.folder import RunFolder
@@ -155,6 +157,36 @@ def test_who_no_longer_keeps_anything_does_not_get_the_old_again(client_store):
     client_store.save_memory("c", 1, {})
     assert client_store.load_memory("c", 2) == {}
     assert kept(client_store, "c", 1) == 0
+
+
+def test_memories_saved_together_are_synced_at_the_same_time(client_store, monkeypatch):
+    both, sync = Barrier(2, timeout=60), os.fsync
+
+    def sync_both(fd: int) -> None:
+        both.wait()  # broken if one file waits for the other
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_both)
+    save_together(client_store, "ab", 7)
+    assert [kept(client_store, client, 8) for client in "ab"] == [7, 7]
+
+
+def save_together(client_store: FolderClientStore, clients: str, t: int) -> None:
+    with client_store.saving_together():
+        for client in clients:
+            client_store.save_memory(client, t, {"m": tensors(t)})
+
+
+def test_memories_saved_together_are_complete_or_an_error(client_store, monkeypatch):
+    monkeypatch.setattr(client_store_module, "WAITING_BYTES", 1)  # each waits for the one before
+    client_store.save_memory("c", 0, {"m": tensors(0)})
+    client_store.memory_folder.joinpath("b").write_bytes(b"no folder")
+    with pytest.raises(StorageError):
+        save_together(client_store, "abc", 1)
+    assert kept(client_store, "a", 2) == 1
+    with client_store.saving_together():
+        client_store.save_memory("c", 2, {})
+    assert client_store.load_memory("c", 3) == {}
 
 
 @pytest.mark.parametrize("client", ["../x", "a/b", ".", "..", "ä ö", "%2F", "", "0" * 50])

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -32,6 +34,8 @@ from ..core.files import (
 from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
+WRITERS = 8  # files that are written at a time
+WAITING_BYTES = 64 << 20  # memories that wait to be written at most
 LONGEST_NAME = 192  # most disks allow 255 bytes, and some files have more than the client's name
 
 
@@ -53,6 +57,11 @@ class ClientStore(ABC):
     @abstractmethod
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
         """Store the encoded memory of round ``t``; an empty memory becomes an empty file."""
+
+    @contextmanager
+    def saving_together(self) -> Iterator[None]:
+        """Store everything that is saved inside the block by its end, perhaps not before."""
+        yield
 
     def load_memory(self, client: str, before: int) -> Memory:
         """Load what the client kept when it last trained before that round."""
@@ -94,6 +103,7 @@ class FolderClientStore(ClientStore):
 
     def __init__(self, memories: Path, scratch: Path) -> None:
         self.memory_folder, self.scratch = memories, scratch
+        self.writers: Writers | None = None
 
     def read_blob(self, client: str, before: int) -> bytes:
         rounds = [t for t in self.list_rounds(client) if t < before]
@@ -104,7 +114,22 @@ class FolderClientStore(ClientStore):
 
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
         if blob or self.list_rounds(client):  # an empty memory must replace an older one
-            write_atomically(self.memory_file(client, t), blob or encode_groups({}))
+            write = write_atomically if self.writers is None else self.writers.write
+            write(self.memory_file(client, t), blob or encode_groups({}))
+
+    @contextmanager
+    def saving_together(self) -> Iterator[None]:
+        """Write the memories that are saved inside the block while it goes on; all are on disk at its end.
+
+        A disk takes as long for one file as for several at a time.
+        """
+        with ThreadPoolExecutor(WRITERS) as threads:
+            self.writers = Writers(threads)
+            try:
+                yield
+                self.writers.wait()
+            finally:
+                self.writers = None
 
     def delete_old_memories(
         self, clients: Iterable[str], before: int, keep: int | None = None
@@ -142,6 +167,29 @@ class FolderClientStore(ClientStore):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(name) for name in names if name.isdigit())
+
+
+class Writers:
+    """Threads that write files, and the files that they have not written yet."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self.threads = threads
+        self.waiting = list[Future[None]]()
+        self.waiting_bytes = 0
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Begin to write a file; wait first if too much is waiting."""
+        if self.waiting_bytes + len(content) > WAITING_BYTES:
+            self.wait()
+        self.waiting.append(self.threads.submit(write_atomically, path, content))
+        self.waiting_bytes += len(content)
+
+    def wait(self) -> None:
+        """Wait until all files are written, or raise the first error."""
+        for future in self.waiting:
+            future.result()
+        self.waiting.clear()
+        self.waiting_bytes = 0
 
 
 def ignores_case(folder: Path) -> bool:

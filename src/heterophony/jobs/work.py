@@ -135,20 +135,38 @@ def work_together(
     The replies are the same as from ``work``, except for their times: each gets an equal share.
     """
     kinds = {job.kind for job in jobs}
-    if len(jobs) == 1 or not compute.fast or kinds not in ({"train"}, {"evaluate"}):
+    if len(jobs) > 1 and kinds == {"train"}:
+        # a job reads only what its client kept in earlier rounds
+        with client_store.saving_together():
+            return train_together(plan, jobs, client_store, compute)
+    if (
+        len(jobs) > 1
+        and kinds == {"evaluate"}
+        and compute.fast
+        and compute.is_usual
+        and evaluates_in_blocks(plan)
+    ):
+        begun = time.perf_counter()
+        with computing(compute):
+            return share_seconds(evaluate_in_blocks(plan, jobs, client_store), begun)
+    return [work(plan, job, client_store, compute) for job in jobs]
+
+
+def train_together(
+    plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute
+) -> list[Reply]:
+    """Train several clients, in a meeting if their passes may run as one computation."""
+    if not compute.fast or not plan.trains_in_groups:
         return [work(plan, job, client_store, compute) for job in jobs]
     begun = time.perf_counter()
-    if kinds == {"train"} and plan.trains_in_groups:
-        with computing(compute):
-            replies = Meeting(
-                [partial(work, plan, job, client_store, compute) for job in jobs]
-            ).run()
-    elif kinds == {"evaluate"} and compute.is_usual and evaluates_in_blocks(plan):
-        with computing(compute):
-            replies = evaluate_in_blocks(plan, jobs, client_store)
-    else:
-        return [work(plan, job, client_store, compute) for job in jobs]
-    share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
+    with computing(compute):
+        meeting = Meeting([partial(work, plan, job, client_store, compute) for job in jobs])
+        return share_seconds(meeting.run(), begun)
+
+
+def share_seconds(replies: Sequence[Reply], begun: float) -> list[Reply]:
+    """Share the time since ``begun`` equally among the replies."""
+    share = {"seconds": (time.perf_counter() - begun) / len(replies)}
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
 
