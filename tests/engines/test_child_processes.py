@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -49,6 +50,16 @@ def test_any_other_error_says_where_it_happened_and_has_its_trace():
     ) as caught:
         child.receive()
     assert "greet_and_fail" in str(caught.value)
+    assert child.wait_for_exit() == 0
+
+
+def send_collection(pipe: Connection) -> None:
+    pipe.send(gc.isenabled())
+
+
+def test_a_child_collects_garbage_although_the_fork_server_does_not():
+    child = ChildProcess(send_collection)
+    assert child.receive()
     assert child.wait_for_exit() == 0
 
 

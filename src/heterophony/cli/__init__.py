@@ -151,4 +151,7 @@ def main() -> None:
         # nothing can be lost before a run starts, and torch cannot be interrupted while it loads
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(OBJECTS_TO_COLLECTION)
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # otherwise Python searches all of torch's objects for garbage when it exits

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -48,7 +49,7 @@ def start_fork_server(*preload: str) -> None:
     forget_missing_script()
     if CONTEXT.get_start_method() != "forkserver":
         return
-    CONTEXT.set_forkserver_preload([f"{__package__}.pool", *preload])
+    CONTEXT.set_forkserver_preload([f"{__package__}.fork_server", f"{__package__}.pool", *preload])
     ensure_fork_server()
 
 
@@ -165,6 +166,7 @@ class ChildProcess:
 
 def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
     """Prepare this process, then run the target."""
+    gc.enable()  # the fork server has switched it off
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     if os.environ.get(SAFE_PATH_VARIABLE) == SET_BY_US:  # a user's code may start Python itself
         del os.environ[SAFE_PATH_VARIABLE]
