@@ -152,7 +152,8 @@ def run_and_wait(
     from ..studies.many import RunOptions, run_all
 
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
-        run_all(runs, RunOptions(shown, workers, track=track or [], warn=terminal.print_note))
+        how = RunOptions(shown, workers, None, track or [], warn=terminal.print_note)
+        run_all(runs, how)
 
 
 def summarise_folder(folder: RunFolder) -> Summary:

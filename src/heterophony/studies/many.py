@@ -25,7 +25,7 @@ from ..runs.folder import RunFolder
 from ..runs.run_index import STOPPED_FILE
 from ..trackers import Tracker
 from .hooks import AbandonedError, Hook, MedianRule, RunsProgress, RunStatus
-from .run import describe_other_accelerator, run_one
+from .run import describe_other_accelerator, is_finished, run_one
 from .spec import FederationCache, RunSpec
 
 Runs = Mapping[RunFolder, RunSpec]
@@ -38,7 +38,8 @@ class RunOptions:
 
     progress: RunsProgress
     workers: int | None = None  # at a time: processes, or jobs of a run; default: as [engine] says
-    side_by_side: bool = False  # run many on one core each, instead of one on all cores
+    # run many on one core each, instead of one on all cores; None: if that is faster
+    side_by_side: bool | None = False
     track: Sequence[str | Tracker] = ()
     on_event: Hook = lambda event: None
     warn: Callable[[str], None] = warnings.warn
@@ -61,9 +62,19 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
         workers = options.workers or engine.workers
         with share_cluster(workers, engine, len(runs)) as (width, share):
             return run_side_by_side(runs, options, width, share)
-    if several and options.side_by_side and engine.name != "serial":
-        return run_side_by_side(runs, options, count_width(engine, options.workers))
+    if several and engine.name != "serial":
+        width, chosen = count_width(engine, options.workers), options.side_by_side
+        if is_faster_side_by_side(runs, width) if chosen is None else chosen:
+            return run_side_by_side(runs, options, width)
     return run_one_by_one(runs, options)
+
+
+def is_faster_side_by_side(runs: Runs, width: int) -> bool:
+    """Return True if the unfinished runs occupy all cores, and have rounds too short to share among cores."""
+    due = [spec for folder, spec in runs.items() if not is_finished(list(folder.iterate_events()))]
+    if not 1 < width <= len(due):
+        return False
+    return FederationCache().load_data(due[0]).build_plan().trains_in_groups
 
 
 def run_all(runs: Runs, options: RunOptions) -> None:
