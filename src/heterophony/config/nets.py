@@ -39,7 +39,7 @@ EXAMPLES = 4  # enough for BatchNorm, and fast
 
 @dataclass(frozen=True)
 class ClientNets:
-    """The nets of a run whose clients have different ones: how each is built, and which client has which."""
+    """The nets of a run whose clients have different ones: how each is built, and which client has which net."""
 
     builders: Mapping[str, Callable[[], Net]]
     net_of: Mapping[str, str]
@@ -99,7 +99,7 @@ def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> Mode
 def choose_nets(
     model: ModelSection, federation: Federation, seed: int, head_depth: int | None
 ) -> ClientNets | None:
-    """Choose how nets are built and which client has which; None if all clients have the same net.
+    """Choose how nets are built and which client has which net; None if all clients have the same net.
 
     ``head_depth`` is that of the algorithm's paper. The groups name their clients, of which a board
     knows only its own.

@@ -212,7 +212,7 @@ def train_unprotected(
     update = train_locally(plan, job, client)
     personal, samples = bring_back(client.stays()), len(client.data.train)
     metrics = {name: parse_metric(name, value) for name, value in client.metrics.items()}
-    # after an adaptation, P measures another model than this one
+    # after an adaptation, P measures a different model
     if plan.is_evaluated(job.t + 1) and not adapts_models(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]

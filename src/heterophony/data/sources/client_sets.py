@@ -227,7 +227,7 @@ DOMAINNET_FILES = DatasetFiles(
 
 
 def read_domainnet(path: Path | None = None) -> Source:
-    """Read pictures of objects from the domains that exist in the folder, at most six."""
+    """Read images of objects from the domains that exist in the folder, at most six."""
     folder = find_or_download(DOMAINNET_FILES, path)
     names: dict[int, str] = {}
     parts: dict[str, list[Picture]] = {"train": [], "test": []}

@@ -302,7 +302,7 @@ SOURCES = {
         clients=NamedClients(client_sets.OFFICE_DOMAINS),
     ),
     "domainnet": NamedDataset(
-        "586,575 pictures (DomainNet), 64x64 colour, 345 classes; 6 domains",
+        "586,575 images (DomainNet), 64x64 colour, 345 classes; 6 domains",
         DatasetSize(586_575, (3, 64, 64), 345),
         client_sets.read_domainnet,
         client_sets.DOMAINNET_FILES,
