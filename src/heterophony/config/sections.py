@@ -13,7 +13,14 @@ from ..core.adapters import build_adapter
 from ..core.errors import ConfigError, choose, match_name
 from ..core.own_modules import is_library_name
 from ..core.scores import TaskName
-from ..core.settings import check_keys, check_settings, construct, list_settings, setting
+from ..core.settings import (
+    CheckedSettings,
+    check_keys,
+    check_settings,
+    construct,
+    list_settings,
+    setting,
+)
 from ..core.training import Training
 from ..data.folders import OWN_DATA, ExampleSpec
 from ..data.partitions import PARTITIONS, build_partition
@@ -34,15 +41,12 @@ AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace"
 
 
 @dataclass(frozen=True)
-class ParticipationSkew:
+class ParticipationSkew(CheckedSettings):
     """Unequal selection probabilities for clients."""
 
     gamma: float = setting(
         0.1, "concentration of the Dirichlet distribution of probabilities", above=0
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def parse_participation(
@@ -99,18 +103,15 @@ def describe_participation(participation: Participation, faults: Faults) -> dict
 
 
 @dataclass(frozen=True)
-class TopSection:
+class TopSection(CheckedSettings):
     """The keys outside all sections."""
 
     seed: int = setting(0, "seed of all random draws", low=0)
     rounds: int = setting(100, "communication rounds", low=0)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class DataSection:
+class DataSection(CheckedSettings):
     """The data set, and how it is partitioned among the clients."""
 
     name: str = setting(
@@ -158,9 +159,6 @@ class DataSection:
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
     seed: int | None = setting(None, "seed of the partition; default: the run's seed", low=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -235,17 +233,14 @@ class ModelSection:
 
 
 @dataclass(frozen=True)
-class AggregationSection:
+class AggregationSection(CheckedSettings):
     """How clients are weighted in a mean."""
 
     weights: Literal["samples", "uniform"] = setting("samples", "weight of a client in a mean")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class EvaluationSection:
+class EvaluationSection(CheckedSettings):
     """When G and P are measured, and by which metrics."""
 
     every: int = setting(1, "rounds between evaluations", low=1)
@@ -263,20 +258,14 @@ class EvaluationSection:
         None, "metrics besides the score: f1, auc, …; default: those of the task"
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class StopSection:
+class StopSection(CheckedSettings):
     """Conditions for stopping a run before its last round."""
 
     patience: int | None = setting(
         None, "evaluations in a row without a better validation score; default: never", low=1
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(frozen=True)

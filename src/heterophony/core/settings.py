@@ -72,7 +72,7 @@ def check_keys(values: Mapping[str, Any], known: Collection[str], prefix: str = 
 
 
 def check_settings(instance: Any) -> None:
-    """Check types and ranges of all settings of a dataclass; call it in ``__post_init__``."""
+    """Raise ConfigError unless all settings of a dataclass have their types and ranges."""
     cls: type = type(instance)
     hints = resolve_hints(cls)
     for f in list_settings(cls):
@@ -93,6 +93,13 @@ def check_settings(instance: Any) -> None:
         ):
             finite = "" if value - value == 0 or bounds == FINITE else f"{FINITE}, "
             raise ConfigError(f"{f.name}: must be {finite}{bounds}, not {value!r}")
+
+
+class CheckedSettings:
+    """Base of a dataclass that checks its settings when they are set."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @cache

@@ -15,7 +15,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from ..core.errors import ConfigError, DataError, choose
 from ..core.randomness import make_generator
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, RandomImageTransform, Samples, Scale
-from ..core.settings import check_settings, construct, setting
+from ..core.settings import construct, setting
 from .partitions.base import SeededRule
 
 UNCHANGED = "half"  # the data set's own scale: bytes to [-1, 1], numbers and tokens unchanged
@@ -101,9 +101,6 @@ class Rotation(SeededRule):
 
     degrees: float = setting(45.0, "the largest angle", low=0, high=180)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def check_examples(self, x: Tensor) -> None:
         if x.dim() != 4:
             raise DataError(
@@ -135,9 +132,6 @@ class Noise(SeededRule):
     """Add Gaussian noise to each client's examples, with a deviation drawn up to ``level``."""
 
     level: float = setting(0.2, "the largest standard deviation; 1: from black to white", low=0)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def check_examples(self, x: Tensor) -> None:
         if x.dtype != torch.uint8 and not x.is_floating_point():

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.settings import check_settings, construct, setting
+from ..core.settings import CheckedSettings, construct, setting
 from .table import Ordering, PublishedTable, check_choice, index_cells, load_tables
 
 CLAIMS_FILE = files(__package__) / "claims.toml"
@@ -95,7 +95,7 @@ class PaperClaim:
 
 
 @dataclass(frozen=True)
-class WrittenClaim:
+class WrittenClaim(CheckedSettings):
     """A claim in words, as ``claims.toml`` has it.
 
     ``pairs`` are of rows: the first above the second, in every column that ``columns`` matches.
@@ -119,9 +119,6 @@ class WrittenClaim:
     within: float | None = setting(None, "no further apart than this many points")
     command: str = ""
     follows: bool = False
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @cache

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from ..core.errors import ConfigError, choose
-from ..core.settings import check_settings, construct, setting
+from ..core.settings import CheckedSettings, check_settings, construct, setting
 
 
 class TableScale(StrEnum):
@@ -43,7 +43,7 @@ MEASURE_NAMES = {  # the others are called as in the files
 
 
 @dataclass(frozen=True)
-class MeasurementRule:
+class MeasurementRule(CheckedSettings):
     """The paper's rule to compute a number from one or several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
@@ -53,27 +53,21 @@ class MeasurementRule:
         "merged", "whether P is of models after the merge or, as testbeds measure it, before"
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class CellOverride:
+class CellOverride(CheckedSettings):
     """Settings for the cells whose row and column match these patterns."""
 
     set: dict[str, Any]
     rows: str = "*"
     columns: str = "*"
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def applies_to(self, row: str, column: str) -> bool:
         return fnmatchcase(row, self.rows) and fnmatchcase(column, self.columns)
 
 
 @dataclass(frozen=True)
-class TableVariant:
+class TableVariant(CheckedSettings):
     """Alternative settings that the paper may have used: what they are and why to try them."""
 
     what: str
@@ -82,21 +76,15 @@ class TableVariant:
     changes: list[CellOverride]
     control: bool = False  # our own control, shown next to a claim; it decides nothing
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 @dataclass(frozen=True)
-class Ordering:
+class Ordering(CheckedSettings):
     """A claim that one row is above others; ``below`` and ``columns`` are patterns of names."""
 
     measure: str
     above: str
     below: str = "*"
     columns: str = "*"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def describe(self) -> str:
         """Describe the ordering in words."""

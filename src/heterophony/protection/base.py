@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from ..core.algorithm import Reply
 from ..core.client import Client
-from ..core.settings import check_settings, list_settings
+from ..core.settings import CheckedSettings, list_settings
 from ..core.tensors import Tensors
 
 PREFIX = "protection/"  # prefix of tensors that a protection sends or keeps on a client
@@ -82,7 +82,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, repr=False)
-class Protection:
+class Protection(CheckedSettings):
     """A transformation of the tensors that are sent. Algorithms do not know about it.
 
     ``leave`` and ``arrive`` are a pair: what one writes, the other reads. If there are several
@@ -94,9 +94,6 @@ class Protection:
     guards_replies: ClassVar[bool] = (
         False  # whether losses and metrics of training stay on the client
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def __repr__(self) -> str:
         """Return the name and the settings that differ from their defaults."""

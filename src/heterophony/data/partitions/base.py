@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ...core.randomness import make_generator
-from ...core.settings import setting
+from ...core.settings import CheckedSettings, setting
 from ..source import Source
 
 Indices = NDArray[np.int64]
@@ -64,7 +64,7 @@ Partition = LabelPartition | DatasetPartition
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeededRule:
+class SeededRule(CheckedSettings):
     """Base of partitions and skews; their seed can stay fixed while that of the run varies."""
 
     seed: int | None = setting(None, "seed of this rule only; default: the run's seed", low=0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError, DataError
 from ...core.files import DATA_LIMIT, read_regular_file, write_atomically
 from ...core.randomness import make_generator
-from ...core.settings import check_settings, setting
+from ...core.settings import CheckedSettings, setting
 from ..source import Source
 from ..sources.reading import load_npz
 from .base import Indices, SeededRule, Share, Terms, get_official_train_size, split_train_test
@@ -40,9 +40,6 @@ class Natural(SeededRule):
         None, "number of consecutive test examples to keep, from a random start", low=1
     )
     iid: bool = setting(False, "pool the examples of all users, and divide them equally")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         users = self.list_users(source, terms)
@@ -135,9 +132,6 @@ class PerClientDirichlet(SeededRule):
         False, "let a client's test examples repeat, as the authors do for Tiny ImageNet"
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         first = get_official_train_size(source, "data.partition.kind = 'per_client_dirichlet'")
         if terms.seed >= 2**32:
@@ -190,13 +184,10 @@ PARTS = (*REQUIRED_PARTS, "validation")
 
 
 @dataclass(frozen=True)
-class FromFile:
+class FromFile(CheckedSettings):
     """Read from a file which rows each client has for training, test and validation."""
 
     path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         path = Path(self.path).expanduser()

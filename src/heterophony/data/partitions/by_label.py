@@ -8,16 +8,13 @@ from typing import Literal
 import numpy as np
 
 from ...core.errors import ConfigError, DataError
-from ...core.settings import check_settings, setting
+from ...core.settings import setting
 from .base import Indices, SeededRule, assign_class_pieces
 
 
 @dataclass(frozen=True)
 class IID(SeededRule):
     """Shuffle the examples and divide them equally."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -33,9 +30,6 @@ class Quantity(SeededRule):
 
     alpha: float = setting(0.5, "small: very unequal sizes; large: equal ones", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -68,9 +62,6 @@ class Classes(SeededRule):
     per_client: int = setting(2, "classes that a client holds", low=1)
     balanced: bool = setting(True, "divide a class equally among its clients, or at random")
     min_size: int = setting(10, "with random shares: fewest examples a client may have", low=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -114,9 +105,6 @@ class Shards(SeededRule):
         "disjoint",
         "disjoint: each example goes to one client; overlapping: as in FedAvg2Rep's code",
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -179,9 +167,6 @@ class Dirichlet(SeededRule):
         False,
         "keep the first draw, and move examples from the largest clients to those with too few",
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
