@@ -144,8 +144,8 @@ def make_evaluations(*scores: int) -> list[Event]:
 
 
 def test_patience_counts_evaluations_without_a_better_score():
-    assert not any(map(Patience(2), make_evaluations(1, 3, 3, 4, 2)))
-    found = list(map(Patience(2), make_evaluations(1, 3, 3, 2, 9)))
+    assert not any(map(Patience("P", 2), make_evaluations(1, 3, 3, 4, 2)))
+    found = list(map(Patience("P", 2), make_evaluations(1, 3, 3, 2, 9)))
     assert [stop is not None for stop in found] == [False, False, False, False, True, False]
 
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import FolderError
+from ..core.errors import ConfigError, FolderError
 from ..core.files import clean_line
+from ..results.table import Column, Columns, ResultTable
 from . import options, terminal
 from .terminal import show_run
 
 if TYPE_CHECKING:
+    from ..boards.broker.broker import Broker
     from ..boards.journal import Fact
     from ..boards.testbed import Testbed
     from ..config.config import Config
     from ..runs.folder import RunFolder
-
-
-import os
-from typing import TYPE_CHECKING
-
-from ..core.errors import ConfigError
-from ..results.table import Column, Columns, ResultTable
-
-if TYPE_CHECKING:
-    from ..boards.broker.broker import Broker
 
 
 EnrolmentOption = Annotated[
@@ -63,7 +56,6 @@ def server(
     from ..boards.broker.enrolment import read_enrolment
     from ..boards.server import ServerHooks, serve
     from ..config.reading import read_config
-    from ..core.errors import ConfigError
     from ..runs.folder import RunFolder
 
     credentials, folder = read_enrolment(enrolment), RunFolder(out)
@@ -160,7 +152,6 @@ def board(
     from ..config.keys import rename_key
     from ..config.reading import read_config
     from ..core.accelerator import find_device
-    from ..core.errors import ConfigError
     from ..data.folders import find_client_data
 
     for pair in pairs or []:
@@ -275,7 +266,6 @@ def run_testbed(
         parse_fault_kinds,
         start_testbed_fork_server,
     )
-    from ..core.errors import ConfigError
     from ..runs.folder import RunFolder
     from ..runs.summary import summarise
     from ..studies.spec import RunSpec, read_federation

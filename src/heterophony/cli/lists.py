@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -170,31 +171,24 @@ def list_datasets() -> list[dict[str, Any]]:
 
 
 def list_partitions() -> list[dict[str, Any]]:
-    from ..core.settings import describe_settings
     from ..data.partitions import PARTITIONS
 
-    return [
-        {
-            "name": k,
-            "about": (cls.__doc__ or "").splitlines()[0],
-            "settings": describe_settings(cls),
-        }
-        for k, cls in sorted(PARTITIONS.items())
-    ]
+    return describe_classes(dict(sorted(PARTITIONS.items())))
 
 
 def list_protections() -> list[dict[str, Any]]:
-    from ..core.settings import describe_settings
     from ..protection import PROTECTION_CLASSES, get_protection_class
 
-    classes = {kind: get_protection_class(kind) for kind in PROTECTION_CLASSES}
+    return describe_classes({kind: get_protection_class(kind) for kind in PROTECTION_CLASSES})
+
+
+def describe_classes(classes: Mapping[str, type]) -> list[dict[str, Any]]:
+    """Describe classes by the first lines of their docstrings and by their settings."""
+    from ..core.settings import describe_settings
+
     return [
-        {
-            "name": kind,
-            "about": (cls.__doc__ or "").splitlines()[0],
-            "settings": describe_settings(cls),
-        }
-        for kind, cls in classes.items()
+        {"name": name, "about": (c.__doc__ or "").splitlines()[0], "settings": describe_settings(c)}
+        for name, c in classes.items()
     ]
 
 

@@ -66,14 +66,12 @@ class Hooks:
 
 
 @dataclass
-class Patience:
-    """Stop a run after ``patience`` consecutive evaluations without a better validation score."""
+class ValidationRule:
+    """Base of hooks that judge a run by its scores on validation examples."""
 
-    patience: int
-    by: Measure = "P"
-    examples: int = 0
-    best: float = -1.0
-    waited: int = 0
+    by: Measure
+    examples: int = field(default=0, init=False)
+    best: float = field(default=-1.0, init=False)
 
     def __call__(self, event: Event) -> Stop | None:
         if event["event"] == "start":
@@ -81,8 +79,21 @@ class Patience:
         if event["event"] != "evaluation":
             return None
         score = measure_validation(event, self.by, self.examples)
-        if score is None:
-            return None
+        return None if score is None else self.judge(event["t"], score)
+
+    def judge(self, t: int, score: float) -> Stop | None:
+        """Judge the score of an evaluation."""
+        raise NotImplementedError
+
+
+@dataclass
+class Patience(ValidationRule):
+    """Stop a run after ``patience`` consecutive evaluations without a better validation score."""
+
+    patience: int
+    waited: int = 0
+
+    def judge(self, t: int, score: float) -> Stop | None:
         self.waited = 0 if score > self.best else self.waited + 1
         self.best = max(self.best, score)
         if self.waited < self.patience:
@@ -94,26 +105,17 @@ class Patience:
 
 
 @dataclass
-class MedianRule:
+class MedianRule(ValidationRule):
     """Abandon a trial whose validation score is below the median of earlier trials."""
 
-    by: Measure
     limits: Limits
-    examples: int = 0
-    best: float = 0.0
+    best: float = field(default=0.0, init=False)
     passed: set[int] = field(default_factory=set)
     # round, score and limit at which the trial was abandoned
     stopped: dict[str, float] | None = None
 
-    def __call__(self, event: Event) -> Stop | None:
-        if event["event"] == "start":
-            self.examples = sum(event.get("validation", []))
-        if event["event"] != "evaluation":
-            return None
-        score = measure_validation(event, self.by, self.examples)
-        if score is None:
-            return None
-        self.best, t = max(self.best, score), event["t"]
+    def judge(self, t: int, score: float) -> Stop | None:
+        self.best = max(self.best, score)
         for checkpoint, limit in self.limits.items():
             if t >= checkpoint and checkpoint not in self.passed:
                 self.passed.add(checkpoint)

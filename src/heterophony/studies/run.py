@@ -456,7 +456,7 @@ def execute_plan(
         plan.federation.save_partition(folder.partition_file, plan.net_of)
         if plan.federation.columns:
             write_json(folder.path / "columns.json", list(map(asdict, plan.federation.columns)))
-    patience = [] if plan.patience is None else [Patience(plan.patience, plan.choose_by)]
+    patience = [] if plan.patience is None else [Patience(plan.choose_by, plan.patience)]
     with follow_run(select_trackers(track), describe_tracked_run(folder), warn) as follow:
         notify = Hooks([follow, *hooks, *patience])
         if events and not is_finished(events):  # drop what was recorded after the last commit
