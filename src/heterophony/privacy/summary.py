@@ -239,15 +239,10 @@ def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]
     """Summarise the quality of the reference images on the same originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()
     names = list(next(iter(once), {}))
-    return {
-        name: {
-            "psnr_mean": fmean(r[name][0] for r in once),
-            "psnr_max": max(r[name][0] for r in once),
-            "ssim_mean": fmean(r[name][1] for r in once),
-            "ssim_max": max(r[name][1] for r in once),
-        }
-        for name in names
+    pairs = {
+        name: [dict(zip(("psnr", "ssim"), r[name], strict=True)) for r in once] for name in names
     }
+    return {name: summarise_quality(qualities) for name, qualities in pairs.items()}
 
 
 def collect_sent_parameters(

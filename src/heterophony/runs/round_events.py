@@ -22,48 +22,28 @@ from . import events
 # Optional fields; mypy accepts them in the middle of an event only from such types
 
 
-class KeepBest(TypedDict, total=False):
-    keep_best: str
+class StartFields(TypedDict, total=False):
+    """Optional keys of the event ``start``."""
 
-
-class NetNames(TypedDict, total=False):
-    """The name of each client's net, if clients have different nets."""
-
-    nets: list[str]
-
-
-class ValidationSizes(TypedDict, total=False):
     validation: list[int]
-
-
-class TaskField(TypedDict, total=False):
+    nets: list[str]
     task: str
-
-
-class RemarkField(TypedDict, total=False):
     data_remark: str
-
-
-class FileDigests(TypedDict, total=False):
     files: dict[str, str]
-
-
-class ComputeFields(TypedDict, total=False):
     device: str
     deterministic: bool
     precision: str
     training: str
+    protection: list[dict[str, Any]]
+    privacy: dict[str, Any]
+    bad_clients: list[str]
+    keep_best: str
 
 
-class PersonalBytes(TypedDict, total=False):
+class RoundFields(TypedDict, total=False):
+    """Optional keys of the event ``round``."""
+
     personal_bytes: int
-
-
-class BoardFields(TypedDict, total=False):
-    boards: dict[str, events.BoardRound]
-
-
-class FaultFields(TypedDict, total=False):
     asked: list[str]
     dropped: list[str]
     late: list[str]
@@ -71,6 +51,10 @@ class FaultFields(TypedDict, total=False):
     void: bool
     simulated_seconds: float
     clock: float
+    boards: dict[str, events.BoardRound]
+    filtered: list[str]
+    epsilon: float | None
+    delta: float
 
 
 # what the server records about every client besides its replies, under any protection
@@ -82,25 +66,9 @@ RECORDED_OUTSIDE = (
 )
 
 
-class ProtectionFields(TypedDict, total=False):
-    """Keys of the event ``start`` that describe protections."""
-
-    protection: list[dict[str, Any]]
-    privacy: dict[str, Any]
-    bad_clients: list[str]
-
-
-class SpentFields(TypedDict, total=False):
-    """Keys of the event ``round`` that describe protections."""
-
-    filtered: list[str]
-    epsilon: float | None
-    delta: float
-
-
-def describe_protections(plan: Plan) -> ProtectionFields:
+def describe_protections(plan: Plan) -> StartFields:
     """Describe the protections and simulated attacks of a run; empty if there are none."""
-    found: ProtectionFields = {}
+    found: StartFields = {}
     if plan.protections:
         found["protection"] = [describe_protection(p) for p in plan.protections]
     run = describe_plan(plan)
@@ -130,12 +98,12 @@ def describe_protected_round(
     filtered: Sequence[str],
     trained: Sequence[Reply],
     spent: float | None,
-) -> SpentFields:
+) -> RoundFields:
     """Describe what the protections did in round ``t``, and ε after it; empty without protections.
 
     ``trained`` are all replies of the round; ``spent`` is ε before it.
     """
-    found: SpentFields = {"filtered": list(filtered)} if filtered else {}
+    found: RoundFields = {"filtered": list(filtered)} if filtered else {}
     run = describe_plan(plan)
     for protection in plan.protections:
         if promise := protection.promise(run):
@@ -170,13 +138,15 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
     """Describe the run before its first round."""
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
-    validation: ValidationSizes = {"validation": sizes} if any(sizes) else {}
-    nets: NetNames = {"nets": [plan.net_of[c] for c in federation.clients]} if plan.net_of else {}
-    learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
-    remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
-    files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
-    best: KeepBest = {"keep_best": plan.choose_by} if plan.keep_best else {}
-    where: ComputeFields = {} if plan.clients_on_boards else describe_compute(plan, compute)
+    validation: StartFields = {"validation": sizes} if any(sizes) else {}
+    nets: StartFields = (
+        {"nets": [plan.net_of[c] for c in federation.clients]} if plan.net_of else {}
+    )
+    learned: StartFields = {} if plan.task.name == "classification" else {"task": plan.task.name}
+    remark: StartFields = {"data_remark": federation.remark} if federation.remark else {}
+    files: StartFields = {"files": plan.file_digests} if plan.file_digests else {}
+    best: StartFields = {"keep_best": plan.choose_by} if plan.keep_best else {}
+    where: StartFields = {} if plan.clients_on_boards else describe_compute(plan, compute)
     return {
         "event": "start",
         "version": __version__,
@@ -202,9 +172,9 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
     }
 
 
-def describe_compute(plan: Plan, compute: Compute) -> ComputeFields:
+def describe_compute(plan: Plan, compute: Compute) -> StartFields:
     """Describe the device and precision of a run; defaults are left out."""
-    found: ComputeFields = {"device": str(compute.device)}
+    found: StartFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
     if compute.precision != "float32":
@@ -324,18 +294,18 @@ def is_loss(metric: str) -> bool:
     return metric.startswith(LOSS_PREFIX)
 
 
-def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> PersonalBytes:
+def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> RoundFields:
     """Count the bytes of personal parameters that left a board; empty in a simulation."""
     sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_boards else 0
     return {"personal_bytes": sent} if sent else {}
 
 
-def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
+def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
     """List the clients without a merged reply, and the simulated time; empty if nothing can fail."""
     if plan.fault_free and len(done.trained) == len(done.selected) and not done.refused:
         return {}
     replied = {r.client for r in done.trained}
-    out: FaultFields = {
+    out: RoundFields = {
         "asked": list(done.selected),
         "dropped": [c for c in done.selected if c not in replied],
         "late": [done.trained[i].client for i in done.end.late],
@@ -349,7 +319,7 @@ def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
     return out
 
 
-def describe_boards(done: FinishedRound) -> BoardFields:
+def describe_boards(done: FinishedRound) -> RoundFields:
     return {"boards": dict(done.boards)} if done.boards else {}
 
 

@@ -14,7 +14,6 @@ from ...core.scores import SCORES
 from ...privacy import summary
 from ...results import comparison, comparison_tables
 from ...results.boards import build_board_rounds_section, build_boards_section
-from ...results.comparison import ComparisonRow
 from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
@@ -41,16 +40,6 @@ def has_unequal_clients(run: Run) -> bool:
     return len({n for n in run.start["test"] if n}) > 1
 
 
-def average_over_clients(run: Run) -> Run:
-    """Return the run with curves in which each client has the same weight."""
-    return replace(run, curves=run.client_mean_curves)
-
-
-def show_loss(run: Run) -> Run:
-    """Return the run with the curves of its pooled test loss."""
-    return replace(run, curves=run.loss_curves)
-
-
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
     """Build the curves of one series and of each of its runs.
 
@@ -58,7 +47,7 @@ def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[
     numbers of test examples, ``client_mean`` and ``client_curves`` are means over clients.
     ``loss_mean`` and ``loss_curves`` hold the test loss.
     """
-    losses = [show_loss(run) for run in group]
+    losses = [replace(run, curves=run.loss_curves) for run in group]
     series = {
         "mean": thin_mean_curves(group, points),
         "loss_mean": thin_mean_curves(losses, points),
@@ -68,7 +57,7 @@ def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[
         for run, loss in zip(group, losses, strict=True)
     ]
     if any(map(has_unequal_clients, group)):
-        averaged = [average_over_clients(run) for run in group]
+        averaged = [replace(run, curves=run.client_mean_curves) for run in group]
         series["client_mean"] = thin_mean_curves(averaged, points)
         for out, run in zip(each, averaged, strict=True):
             out["client_curves"] = thin_curves(run, points)
@@ -95,7 +84,7 @@ def compute_stride(length: int, points: int) -> int:
 
 
 def build_client_mean_table(
-    runs: Sequence[Run], rows: Sequence[ComparisonRow]
+    runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]
 ) -> ResultTable | None:
     """Build the table of G and P of the last ten evaluations, pooled and as the mean over clients.
 
