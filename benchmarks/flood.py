@@ -1,12 +1,12 @@
-"""Measure how long a run on devices takes while an enrolled device floods the broker.
+"""Measure how long a run on boards takes while an enrolled board floods the broker.
 
 python benchmarks/flood.py [--kinds none,up,…] [--seconds 70] [-c key=value …] [--json FILE]
 
-A real broker, a server and two devices, each a process of this machine, and a third enrolled device
+A real broker, a server and two boards, each a process of this machine, and a third enrolled board
 that sends prepared packets as fast as the broker takes them, from before the start of the run to
 its end. The run is the same each time, and so must be its bits. ``seconds`` are from the start of the
-server's process to its end, ``of_rounds`` from the last device that joined, ``shut_out_after`` from the
-moment the server listens until it has shut the device out. Without an end after ``--seconds``, both are
+server's process to its end, ``of_rounds`` from the last board that joined, ``shut_out_after`` from the
+moment the server listens until it has shut the board out. Without an end after ``--seconds``, both are
 null.
 """
 
@@ -25,11 +25,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from helpers.flood import PING, Flooder, make_publish, make_subscribe
-
+from helpers.mqtt import PING, Flooder, make_publish, make_subscribe
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.journal import Fact, parse_line, read_journal
-from heterophony.boards.protocol.topics import make_control_topic, make_device_topic
+from heterophony.boards.protocol.topics import make_board_topic, make_control_topic
 
 RUN = "flooded"
 HELD = {"one": "0,1", "two": "2,3"}
@@ -38,11 +37,11 @@ SETTINGS += ["data.partition.alpha=0.5", "model.name=mlp", "training.steps=10", 
 SMALL = b"x" * 20
 KINDS: dict[str, bytes | None] = {
     "none": None,
-    "up": make_publish(make_device_topic("mallory", "up"), SMALL),
-    "up-1": make_publish(make_device_topic("mallory", "up"), SMALL, qos=1),
-    "status": make_publish(make_device_topic("mallory", "status"), SMALL, qos=1, retain=True),
-    "chunk": make_publish(make_device_topic("mallory", "up/chunk"), bytes(131072)),
-    "foreign": make_publish(make_device_topic("one", "up"), SMALL),
+    "up": make_publish(make_board_topic("mallory", "up"), SMALL),
+    "up-1": make_publish(make_board_topic("mallory", "up"), SMALL, qos=1),
+    "status": make_publish(make_board_topic("mallory", "status"), SMALL, qos=1, retain=True),
+    "chunk": make_publish(make_board_topic("mallory", "up/chunk"), bytes(131072)),
+    "foreign": make_publish(make_board_topic("one", "up"), SMALL),
     "ping": PING,
     "subscribe": make_subscribe(make_control_topic(RUN)),
     "connect": b"",
@@ -81,9 +80,9 @@ def flood_run(
         *("server", "--enrolment", broker.server_enrolment_file),
         *("--out", folder / RUN, *settings),
     )
-    devices = [
+    boards = [
         start(
-            *("device", "--enrolment", folder / f"{n}.toml", "--clients", clients),
+            *("board", "--enrolment", folder / f"{n}.toml", "--clients", clients),
             *("--folder", folder / n, "--run", RUN),
         )
         for n, clients in HELD.items()
@@ -96,10 +95,10 @@ def flood_run(
         said, took = server.communicate()[1].decode(), None
     flooded_for = time.monotonic() - begin
     over.set()
-    for device in devices:
+    for board in boards:
         if took is None:
-            device.kill()
-        device.communicate(timeout=60)
+            board.kill()
+        board.communicate(timeout=60)
     if packet is not None:
         thread.join(60)
     times = {fact.kind: datetime.fromisoformat(fact.time) for fact in read_facts(folder / RUN)}

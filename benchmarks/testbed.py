@@ -1,14 +1,14 @@
-"""Measure what the protocol for devices costs: bytes besides tensors, seconds besides training.
+"""Measure what the protocol for boards costs: bytes besides tensors, seconds besides training.
 
 python benchmarks/testbed.py [--rounds 5] [-c key=value …] [--json FILE]
 
-The convnet, thirty clients of Fashion-MNIST, ten devices; all processes run on this machine.
+The convnet, thirty clients of Fashion-MNIST, ten boards; all processes run on this machine.
 
 Bytes are all that the server's connection sends and receives: whole MQTT packets with topics,
-acknowledgements and repetitions. Tensors are counted once per blob and device, decoded from the
+acknowledgements and repetitions. Tensors are counted once per blob and board, decoded from the
 recorded chunks. Seconds are compared with the same run in the pool, on as many workers as there
 are cores, with the same jobs and bits. The difference is the cost of the protocol: MQTT,
-encryption, Mosquitto, checks, devices' disks, and ten processes on few cores.
+encryption, Mosquitto, checks, boards' disks, and ten processes on few cores.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heterophony.boards.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
-
-from heterophony.boards import server
+from heterophony.boards import server, testbed
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.protocol import blobs as chunks
 from heterophony.boards.protocol.messages import split_run
-from heterophony.boards.testbed import processes
 from heterophony.boards.transport.mqtt_transport import MqttTransport
 from heterophony.boards.transport.queues import ReceivedMessage
 from heterophony.config.config import Config
@@ -42,7 +39,7 @@ SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 
 
 class TensorCounter:
-    """Counts the tensors in chunks, by the device that receives or sends them."""
+    """Counts the tensors in chunks, by the board that receives or sends them."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
@@ -66,7 +63,7 @@ def count_tensor_bytes(blob: bytes) -> int:
         return 0
 
 
-def run_counting_server(send: processes.SendMessage, folder: Path, enrolment: Enrolment) -> None:
+def run_counting_server(send: testbed.SendMessage, folder: Path, enrolment: Enrolment) -> None:
     """Run the server of a testbed, and count what its connection sends and receives."""
     down, up, links = TensorCounter(), TensorCounter(), []
 
@@ -90,7 +87,7 @@ def run_counting_server(send: processes.SendMessage, folder: Path, enrolment: En
             return taken
 
     server.MqttTransport = CountingTransport  # type: ignore[misc]
-    processes.run_server(send, folder, enrolment)
+    testbed.run_server(send, folder, enrolment)
     link = links[0]
     counts = {
         "sent": link.byte_counts.sent,
@@ -101,18 +98,18 @@ def run_counting_server(send: processes.SendMessage, folder: Path, enrolment: En
     (folder / "wire.json").write_text(json.dumps(counts))
 
 
-class CountingTestbed(Testbed):
+class CountingTestbed(testbed.Testbed):
     server_target = staticmethod(run_counting_server)
 
 
-def run_on_devices(config: Config, out: Path) -> tuple[dict[str, int], float, str]:
+def run_on_boards(config: Config, out: Path) -> tuple[dict[str, int], float, str]:
     """Return bytes by kind, seconds per round, and the model's digest."""
     federation, folder = config.build_federation(), RunFolder(out)
     folder.create(config.fill_model_defaults(federation).to_toml())
-    clients_by_device = assign_clients(federation.clients, 10, folder)
+    clients_by_board = testbed.assign_clients(federation.clients, 10, folder)
     seed = config.top.seed
-    with CountingTestbed(folder, clients_by_device, seed, (), print, lambda event: None) as testbed:
-        testbed.supervise()
+    with CountingTestbed(folder, clients_by_board, seed, (), print, lambda event: None) as bed:
+        bed.supervise()
     folder.close()
     found = summarise(list(folder.iterate_events()))
     wire = json.loads((out / "wire.json").read_text())
@@ -131,7 +128,7 @@ def run_in_pool(config: Config, out: Path) -> tuple[float, str]:
 
 def measure(algorithm: str, pairs: list[str], folder: Path) -> dict[str, Any]:
     config = read_config(None, [*SETTINGS, f"algorithm.name={algorithm}", *pairs])
-    wire, seconds, model = run_on_devices(config, folder / f"{algorithm}-devices")
+    wire, seconds, model = run_on_boards(config, folder / f"{algorithm}-boards")
     pool_seconds, pool_model = run_in_pool(config, folder / f"{algorithm}-pool")
     tensors, all_bytes = wire["down"] + wire["up"], wire["sent"] + wire["received"]
     return {
@@ -152,7 +149,7 @@ def main() -> None:
     parser.add_argument("-c", dest="pairs", action="append", default=[])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    start_testbed_fork_server()
+    testbed.start_testbed_fork_server()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for algorithm in ("fedreg", "fedavg"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from functools import cache
@@ -21,6 +22,13 @@ SOURCE_FILES = [
     for file in (ROOT / folder).rglob("*.py")
 ]
 CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`", re.M | re.S)
+PROGRAMS = [
+    file
+    for pattern in ("benchmarks/*.py", "examples/*.py", "scripts/*", "scripts/*/*.py")
+    for file in sorted(ROOT.glob(pattern))
+    if file.suffix == ".py"
+    or (file.is_file() and file.read_bytes().startswith(b"#!/usr/bin/env python"))
+]
 IMPORT = re.compile(r"^from (heterophony[\w.]*) import (.+)$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE_FILE = re.compile(r"`([\w./-]+/[\w.-]+\.py)`")
@@ -79,6 +87,18 @@ def test_every_import_in_an_example_works(page):
     for module, names in IMPORT.findall(page.read_text()):
         for name in names.split(","):
             assert hasattr(import_module(module), name.strip()), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_import_in_a_program_works(program):
+    """Programs that no test runs would otherwise go stale when a module is renamed."""
+    nodes = ast.walk(ast.parse(program.read_text()))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    for name in (f"{node.module} {alias.name}" for node in imports for alias in node.names):
+        source, _, imported = name.partition(" ")
+        if source.partition(".")[0] in ("heterophony", "helpers"):
+            module = import_module(source)
+            assert hasattr(module, imported) or import_module(f"{source}.{imported}")
 
 
 def test_a_missing_file_and_a_missing_heading_are_noticed(tmp_path):

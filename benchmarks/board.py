@@ -1,8 +1,8 @@
-"""Measure how a device starts: seconds and memory of a fresh process up to its first message.
+"""Measure how a board starts: seconds and memory of a fresh process up to its first message.
 
-python benchmarks/device.py [-c key=value …]
+python benchmarks/board.py [-c key=value …]
 
-Runs a broker, a server and one device with one client. The device is a new Python process that
+Runs a broker, a server and one board with one client. The board is a new Python process that
 stops when it has introduced itself. Memory is its resident set; packages that it should not need,
 but has loaded, are listed.
 """
@@ -28,13 +28,12 @@ def measure_resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def start_device(file: Path, folder: Path) -> None:
-    """In the fresh process: run a device until it has introduced itself."""
-    from heterophony.boards.testbed.processes import RUN_NAME
-
-    from heterophony.boards.board import Device
+def start_board(file: Path, folder: Path) -> None:
+    """In the fresh process: run a board until it has introduced itself."""
+    from heterophony.boards.board import BoardRun
     from heterophony.boards.broker.enrolment import read_enrolment
-    from heterophony.boards.protocol.board_session import DeviceSession
+    from heterophony.boards.protocol.board_session import BoardSession
+    from heterophony.boards.testbed import RUN_NAME
 
     measured = {"import_seconds": time.perf_counter() - START, "import_mb": measure_resident_mb()}
 
@@ -46,8 +45,8 @@ def start_device(file: Path, folder: Path) -> None:
         print(json.dumps({**measured, "loaded": loaded, "modules": len(sys.modules)}), flush=True)
         os._exit(0)
 
-    DeviceSession.introduce = report  # type: ignore[method-assign, assignment]
-    Device(read_enrolment(file), RUN_NAME, folder, ["0"], print).run()
+    BoardSession.introduce = report  # type: ignore[method-assign, assignment]
+    BoardRun(read_enrolment(file), RUN_NAME, folder, ["0"], print).run()
 
 
 def main() -> None:
@@ -56,11 +55,14 @@ def main() -> None:
     parser.add_argument("--greet", nargs=2, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.greet:
-        return start_device(*options.greet)
+        return start_board(*options.greet)
 
-    from heterophony.boards.testbed.processes import PrivateBroker, TestbedProcess, run_server
-    from heterophony.boards.testbed.testbed import start_testbed_fork_server
-
+    from heterophony.boards.testbed import (
+        PrivateBroker,
+        TestbedProcess,
+        run_server,
+        start_testbed_fork_server,
+    )
     from heterophony.config.reading import read_config
     from heterophony.runs.folder import RunFolder
 
@@ -73,8 +75,8 @@ def main() -> None:
             server = TestbedProcess(
                 "the server", run_server, folder.path, broker.read_server_enrolment()
             )
-            broker.enrol_device("device")
-            words = ["--greet", str(broker.broker.folder / "device.toml"), str(root / "device")]
+            broker.enrol_board("board")
+            words = ["--greet", str(broker.broker.folder / "board.toml"), str(root / "board")]
             subprocess.run([sys.executable, __file__, *words], check=True)
             server.kill()
         finally:
