@@ -432,7 +432,7 @@ def test_a_local_ray_ends_with_a_killed_driver(tmp_path):
 
 
 def list_first_workers(out: Path) -> None:
-    from heterophony.engines.ray.cluster import connect_to_cluster
+    from heterophony.engines.ray.engine import connect_to_cluster
 
     with connect_to_cluster(2, hp.Cluster()):
         out.write_text(repr([p.name() for p in children(psutil.Process()) if p.name() in WORKERS]))

@@ -184,7 +184,10 @@ def board(
 
 def journal(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
-    board: Annotated[str | None, typer.Option(help="Print only entries about this board.")] = None,
+    board: Annotated[
+        str | None,
+        typer.Option("--board", "--device", help="Print only entries about this board."),
+    ] = None,
     kind: Annotated[
         str | None, typer.Option(help="Print only entries of this kind, as in refused.")
     ] = None,
