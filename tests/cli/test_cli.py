@@ -461,7 +461,7 @@ def test_list_algorithms(monkeypatch):
     ],
 )
 def test_the_other_lists(what, names, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "180")
     found = data("list", what)
     assert [r["name"] for r in found] == names
     lines = good("list", what).stdout.splitlines()
