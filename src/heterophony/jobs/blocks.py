@@ -8,7 +8,8 @@ examples are stacked, with one product for each client.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -75,13 +76,22 @@ class EvaluatedClient:
             return NOTHING
         return Tensors({k: v for k, v in kept.items() if k not in self.job.tensors})
 
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The number of its examples by part."""
+        return {part: len(samples) for part, samples in self.samples.items()}
+
     @property
     def shares_base(self) -> bool:
         return not any(name.startswith("base.") for name in self.personal)
 
 
 def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStore) -> list[Reply]:
-    """Measure what ``evaluate`` measures for all jobs; clients that cannot share a block run one by one."""
+    """Measure what ``evaluate`` measures for all jobs; clients that cannot share a block run one by one.
+
+    The times in the replies are equal shares.
+    """
+    begun = time.perf_counter()
     parts = ("test", "validation") if plan.federation.validates else ("test",)
     replies, clients, kept = list[Reply](), list[EvaluatedClient](), 0
     for job in jobs:
@@ -90,13 +100,13 @@ def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStor
         clients.append(EvaluatedClient(job, memory, samples))
         kept += sum(tensors.nbytes for tensors in memory.values())
         if kept > KEPT_BYTES:
-            replies += evaluate_clients(plan, clients, client_store)
-            clients, kept = [], 0
-    return replies + evaluate_clients(plan, clients, client_store)
+            replies += evaluate_clients(plan, clients, client_store, begun)
+            clients, kept, begun = [], 0, time.perf_counter()
+    return replies + evaluate_clients(plan, clients, client_store, begun)
 
 
 def evaluate_clients(
-    plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
+    plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore, begun: float
 ) -> list[Reply]:
     """Evaluate clients whose memories are loaded; those with the same tensors are evaluated in blocks."""
     groups = dict[tuple[int, int], list[EvaluatedClient]]()
@@ -108,25 +118,27 @@ def evaluate_clients(
     for group in groups.values():
         if len(group) > 1:
             done.update(map(id, BlockEvaluation(plan, group, client_store).run()))
-    return [
-        add_digest(plan, client, make_reply(client))
-        if id(client) in done
-        else add_digest(plan, client, evaluate(plan, client.job, client.memory, client_store))
-        for client in clients
-    ]
+    for client in clients:
+        if id(client) not in done:
+            alone = evaluate(plan, client.job, client.memory, client_store)
+            client.metrics.update(alone.metrics)
+    seconds = (time.perf_counter() - begun) / max(1, len(clients))
+    return [make_reply(plan, client, seconds) for client in clients]
 
 
-def make_reply(client: EvaluatedClient) -> Reply:
-    tested = len(client.samples["test"])
-    name = client.job.client
-    return Reply(name, "evaluate", NOTHING, tested, tested, client.metrics, aside=NOTHING)
-
-
-def add_digest(plan: Plan, client: EvaluatedClient, reply: Reply) -> Reply:
-    """Add the digest of what the client keeps, after the last round."""
-    if client.job.t < plan.rounds:
-        return reply
-    return replace(reply, kept=digest_memory(client.memory))
+def make_reply(plan: Plan, client: EvaluatedClient, seconds: float) -> Reply:
+    """Make the reply to an evaluation; after the last round, with the digest of what the client keeps."""
+    tested, is_last = client.sizes["test"], client.job.t == plan.rounds
+    return Reply(
+        client.job.client,
+        "evaluate",
+        NOTHING,
+        tested,
+        tested,
+        {**client.metrics, "seconds": seconds},
+        aside=NOTHING,
+        kept=digest_memory(client.memory) if is_last else "",
+    )
 
 
 class BlockEvaluation:
@@ -164,8 +176,7 @@ class BlockEvaluation:
         """Return True if a client's outputs in a block are bit-identical to evaluating it alone."""
         if client.personal and client.personal.keys() != self.personal_names:
             return False
-        sizes = [len(samples) for samples in client.samples.values()]
-        return all(self.find_form(size) != "alone" for size in sizes)
+        return all(self.find_form(size) != "alone" for size in client.sizes.values())
 
     def find_form(self, size: int) -> Form:
         """Find, by testing random inputs, how clients with ``size`` examples can be batched.
@@ -224,7 +235,7 @@ class BlockEvaluation:
         """Split the clients into blocks: (0, clients of any size) or (size, clients to stack)."""
         blocks, rows = dict[int, list[EvaluatedClient]](), dict[int, int]()
         for client in clients:
-            size = len(client.samples[part])
+            size = client.sizes[part]
             key = size if self.find_form(size) == "stack" else 0
             if rows.get(key, 0) + size > BLOCK_ROWS:
                 yield key, blocks.pop(key)
@@ -246,16 +257,20 @@ class BlockEvaluation:
         places = torch.nn.functional.pad(rows, (0, filled - len(rows)))
         whole = replace(samples[0], rows=None)
         x, y = whole.batch(places)[0], whole.y[rows]
-        sizes = [len(one) for one in samples]
+        sizes = [client.sizes[part] for client in block]
         with stacking(self.net, size), stacking(self.generic, size):
             outputs = self.compute_outputs(x, block, sizes)
         suffix = "" if part == "test" else "_valid"
         measured = dict[int, list[dict[str, float]]]()
-        for name, output in outputs.items():
+        for measure, output in outputs.items():
             if id(output) not in measured:
                 measured[id(output)] = measure_rows(self.plan, output[: len(y)], y, sizes)
+            name = measure + suffix
+            # the score, its loss, and further metrics, as an evaluation names them
+            names = {"": name, LOSS_PREFIX: f"{LOSS_PREFIX}{name}"}
             for client, found in zip(block, measured[id(output)], strict=True):
-                client.metrics |= rename(found, name + suffix)
+                for k, value in found.items():
+                    client.metrics[names.get(k) or f"{name}/{k}"] = value
 
     def compute_outputs(
         self, x: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
@@ -331,12 +346,6 @@ def multiply_stacked(layer: nn.Linear, size: int, x: Tensor) -> Tensor:
 def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     others = dict(iterate_tensors(b))
     return all(torch.equal(v, others[k]) for k, v in iterate_tensors(a))
-
-
-def rename(found: Mapping[str, float], name: str) -> dict[str, float]:
-    """Rename measurements to the keys of an evaluation: the score, its loss, and further metrics."""
-    names = {"": name, LOSS_PREFIX: f"{LOSS_PREFIX}{name}"}
-    return {names.get(k, f"{name}/{k}"): v for k, v in found.items()}
 
 
 def measure_rows(

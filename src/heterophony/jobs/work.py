@@ -146,9 +146,8 @@ def work_together(
         and compute.is_usual
         and evaluates_in_blocks(plan)
     ):
-        begun = time.perf_counter()
         with computing(compute):
-            return share_seconds(evaluate_in_blocks(plan, jobs, client_store), begun)
+            return evaluate_in_blocks(plan, jobs, client_store)
     return [work(plan, job, client_store, compute) for job in jobs]
 
 
@@ -160,13 +159,8 @@ def train_together(
         return [work(plan, job, client_store, compute) for job in jobs]
     begun = time.perf_counter()
     with computing(compute):
-        meeting = Meeting([partial(work, plan, job, client_store, compute) for job in jobs])
-        return share_seconds(meeting.run(), begun)
-
-
-def share_seconds(replies: Sequence[Reply], begun: float) -> list[Reply]:
-    """Share the time since ``begun`` equally among the replies."""
-    share = {"seconds": (time.perf_counter() - begun) / len(replies)}
+        replies = Meeting([partial(work, plan, job, client_store, compute) for job in jobs]).run()
+    share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
 
