@@ -1,10 +1,10 @@
-"""Measure how a board starts: seconds and memory of a fresh process up to its first message.
+"""Measure the start of a board: seconds and memory of a new process up to its first message.
 
 python benchmarks/board.py [-c key=value …]
 
 Runs a broker, a server and one board with one client. The board is a new Python process that
-stops when it has introduced itself. Memory is its resident set; packages that it should not need,
-but has loaded, are listed.
+exits when it has introduced itself. Memory is its resident set. It lists the packages that a board
+should not need but has loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def measure_resident_mb() -> float:
 
 
 def start_board(file: Path, folder: Path) -> None:
-    """In the fresh process: run a board until it has introduced itself."""
+    """Run a board in the new process until it has introduced itself."""
     from heterophony.boards.board import BoardRun
     from heterophony.boards.broker.enrolment import read_enrolment
     from heterophony.boards.protocol.board_session import BoardSession

@@ -1,6 +1,6 @@
-"""Measure the Ray engine: against the pool, its memory, and rounds with many clients.
+"""Measure the Ray engine: its speed compared with the pool, its memory, and rounds with many clients.
 
-    python benchmarks/cluster.py pool      Ray and the pool with 2 workers each, in turn
+    python benchmarks/cluster.py pool      Ray and the pool with 2 workers each, alternating
     python benchmarks/cluster.py memory    1,000 clients, 100 per round: peak memory of all processes
     python benchmarks/cluster.py many      10,000 clients, 100 per round: seconds and memory by round
     python benchmarks/cluster.py tables    100,000 clients: memory per process, and time to select from them
@@ -35,12 +35,12 @@ from heterophony.population.participation import select_from_reachable
 
 
 def measure_memory() -> int:
-    """Bytes of this process and its children; pages used by several are divided among them."""
+    """Return the bytes of this process and its children; shared pages are divided among them."""
     return sum(measure_memory_by_role().values())
 
 
 def measure_memory_by_role() -> dict[str, int]:
-    """The same by role: the driver, all workers, and Ray's own processes."""
+    """Return the same by role: the driver, all workers, and Ray's own processes."""
     me = psutil.Process()
     memory = Counter[str]()
     for process in [me, *me.children(recursive=True)]:
@@ -133,7 +133,7 @@ def measure_many_clients(
 
 
 def measure_federation(clients: int) -> dict[str, Any]:
-    """Measure how a worker opens a federation of so many clients, and the selection of 100."""
+    """Measure how a worker opens a federation of ``clients`` clients, and selects 100 of them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         begun = time.perf_counter()
@@ -151,7 +151,7 @@ def measure_federation(clients: int) -> dict[str, Any]:
 
 
 def measure_opening(path: Path) -> dict[str, Any]:
-    """Open the federation in a fresh process, whose memory holds nothing else."""
+    """Open the federation and select clients in a new process, whose memory holds nothing else."""
     before, begun = psutil.Process().memory_full_info().uss, time.perf_counter()
     federation = hp.Federation.open(path)
     everybody = federation.clients
@@ -169,7 +169,7 @@ def measure_opening(path: Path) -> dict[str, Any]:
 
 
 def measure_merging(replies: int, megabytes: float) -> dict[str, Any]:
-    """Decode and average replies of that size, as the driver does after every round."""
+    """Decode and average replies of ``megabytes`` each, as the driver does after every round."""
     model = hp.Tensors({"w": torch.randn(int(megabytes * 250_000))})
     blob = encode_groups({"up": model})
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measure what ``engine.fast`` gains: this code, the code of before and FedJAX in turn, on idle cores.
+"""Measure the gain from ``engine.fast``: run this code, an earlier version and FedJAX in turn, on idle cores.
 
 python benchmarks/fast.py --before PATH/TO/src [--fedjax VENV] [--parts mlp digitsnet evaluated last start demo]
 
@@ -72,7 +72,7 @@ def run_demo(source: Path) -> Numbers:
     """Run what ``make demo`` runs."""
     text = (ROOT / "examples" / "demo.toml").read_text()
     if not (source / "heterophony" / "studies").exists():
-        text = text.replace("[training]", "[local]")  # as this section was called
+        text = text.replace("[training]", "[local]")  # the earlier name of this section
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "demo.toml"
         settings.write_text(text)
@@ -116,7 +116,7 @@ def evaluate_last_elsewhere(source: Path) -> Numbers:
 
 
 def list_systems(part: str, before: Path, fedjax: Path | None) -> dict[str, Callable[[], Numbers]]:
-    """List by name what runs in a part."""
+    """List the systems that a part compares, by name."""
     sources = {"now": ROOT / "src", "before": before}
     if part in ("start", "demo", "last"):
         run: Callable[[Path], Numbers] = {

@@ -1,4 +1,4 @@
-"""Measure five rounds of FedAvg on Fashion-MNIST, ours against hand-written loops of two processes.
+"""Measure five rounds of FedAvg on Fashion-MNIST: heterophony, and hand-written loops with two processes.
 
     python benchmarks/five_rounds.py [--repeats 2] [--rounds 5] [--json FILE]
 
@@ -45,7 +45,7 @@ def get_cohort(t: int) -> list[str]:
 
 
 def build_network(pool_first: bool) -> hp.Net:
-    """conv 5×5 1→32, conv 5×5 32→64, 1024→512→10."""
+    """Build a net: conv 5×5 1→32, conv 5×5 32→64, linear 1024→512→10."""
 
     def make_activation() -> list[nn.Module]:
         return [nn.MaxPool2d(2), nn.ReLU()] if pool_first else [nn.ReLU(), nn.MaxPool2d(2)]

@@ -4,10 +4,10 @@ python benchmarks/flood.py [--kinds none,up,â€¦] [--seconds 70] [-c key=value â€
 
 A real broker, a server and two boards, each a process of this machine, and a third enrolled board
 that sends prepared packets as fast as the broker takes them, from before the start of the run to
-its end. The run is the same each time, and so must be its bits. ``seconds`` are from the start of the
+its end. The run is the same each time, and its bits must be the same, too. ``seconds`` are from the start of the
 server's process to its end, ``of_rounds`` from the last board that joined, ``shut_out_after`` from the
-moment the server listens until it has shut the board out. Without an end after ``--seconds``, both are
-null.
+moment the server listens until it has shut the board out. If the run has not ended after
+``--seconds``, the first two are null.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def start(*words: str | Path) -> subprocess.Popen[bytes]:
 
 
 def measure(kind: str, seconds: float, pairs: list[str]) -> dict[str, Any]:
-    """Run once under a flood of this kind; without an end after ``seconds``, give up."""
+    """Run once under a flood of this kind; give up after ``seconds``."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         broker = Broker(folder / "broker")
@@ -119,7 +119,7 @@ def flood_run(
 
 
 def read_facts(folder: Path) -> list[Fact]:
-    """Return the facts of the run's journal; of each kind, the last one counts."""
+    """Return the facts of the run's journal in their order."""
     found = (parse_line(line) for line in read_journal(folder))
     return [fact for fact in found if fact is not None]
 

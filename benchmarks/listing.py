@@ -1,4 +1,4 @@
-"""Measure the time to list a thousand finished runs, and to make the page of fifty of them.
+"""Measure the time to list a thousand finished runs, and to write the page of fifty of them.
 
 python benchmarks/listing.py [--runs 1000] [--reported 50] [--rounds 100] [--clients 100]
 
@@ -64,7 +64,7 @@ def make_run(folder: Path, number: int, rounds: int, clients: int) -> None:
 
 
 def time_command(*words: str, cwd: str) -> float:
-    """Return the seconds of a command, with the start of Python: the best of a few repeats."""
+    """Return the seconds of a command, including the start of Python: the best of a few repeats."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measure rounds with many small clients, on this code, on that of before and on other platforms in turn.
+"""Measure rounds with many small clients: with this code, an earlier version and other platforms in turn.
 
 python benchmarks/small_jobs.py [--before PATH/TO/src] [--flower VENV] [--pfl VENV]
                                 [--fedjax VENV] [--off] [--repeats 3] [--workers 2] [--rounds 20]
@@ -6,9 +6,9 @@ python benchmarks/small_jobs.py [--before PATH/TO/src] [--flower VENV] [--pfl VE
 Prints one JSON object. ``training`` and ``evaluated`` are rounds of 50 clients out of 1,000 with 50
 examples each, without and with an evaluation of all clients in every round; ``first`` is the time
 until the end of the first round with 10,000 clients of 12 examples. ``seconds`` are wall time, ``cpu``
-the seconds of all processes together, which other work on the machine disturbs less. ``--flower`` and
+the seconds of all processes together, which other work on the machine disturbs less. ``--flower``,
 ``--pfl`` and ``--fedjax`` name virtual environments with these platforms, which do the work of ``training``.
-``--off`` measures this code with ``engine.fast = "off"`` besides.
+``--off`` also measures this code with ``engine.fast = "off"``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def run_elsewhere(
 
 
 def compare_codes(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all cases with each code in turn; of the repeats, the best counts."""
+    """Measure all cases with each version of the code and each platform in turn."""
     codes = {"now": Path(__file__).parents[1] / "src"}
     if options.off:
         codes["off"] = codes["now"]
@@ -118,7 +118,7 @@ def compare_codes(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_peer(name: str, venv: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Let another platform do the work of ``training``, with as many worker processes."""
+    """Let another platform do the work of ``training``, with the same number of worker processes."""
     rounds, workers = str(options.rounds), str(options.workers)
     command = {
         "flower": [venv / "bin" / "python", PEERS / "flower_rounds.py", rounds, workers],
@@ -136,7 +136,7 @@ def run_peer(name: str, venv: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def summarise_case(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Reduce the repeats to minimum and median, and to how many times faster this code is."""
+    """Reduce the repeats to minimum and median, and to the factor by which this code is faster."""
     out: dict[str, Any] = {}
     for name, repeats in runs.items():
         out[name] = {"accuracy": repeats[-1]["accuracy"]}
@@ -159,8 +159,8 @@ def main() -> None:
     parser.add_argument("--flower", help="a virtual environment with flwr[simulation] and torch")
     parser.add_argument("--pfl", help="a virtual environment with pfl and torch")
     parser.add_argument("--fedjax", help="a virtual environment with fedjax")
-    parser.add_argument("--off", action="store_true", help="measure engine.fast = off besides")
-    parser.add_argument("--fast", choices=("auto", "off"), help="of one case")
+    parser.add_argument("--off", action="store_true", help="also measure engine.fast = off")
+    parser.add_argument("--fast", choices=("auto", "off"), help="engine.fast, with --case")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
     parser.add_argument("--case", choices=CASES, help="run one case in this process")
     parser.add_argument("--model", default="mlp")
@@ -169,7 +169,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     if options.case:
-        fast = {"fast": options.fast} if options.fast else {}  # code of before has no such option
+        # earlier versions have no such option
+        fast = {"fast": options.fast} if options.fast else {}
         how = (options.model, options.workers, options.rounds, options.momentum)
         print(json.dumps(run_case(options.case, *how, **fast)))
     else:

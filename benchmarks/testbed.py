@@ -1,4 +1,4 @@
-"""Measure what the protocol for boards costs: bytes besides tensors, seconds besides training.
+"""Measure the cost of the protocol for boards: bytes besides tensors, seconds besides training.
 
 python benchmarks/testbed.py [--rounds 5] [-c key=value …] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Train an LSTM that predicts the next character at every place of a sequence."""
+"""Train an LSTM that predicts the next character at every position of a sequence."""
 
 import codecs
 import this  # the Zen of Python; importing it prints it
@@ -26,4 +26,4 @@ windows = np.lib.stride_tricks.sliding_window_view(tokens, 21)[::4]
 clients = hp.federate((windows[:, :-1], windows[:, 1:]), task="sequence", clients=5)
 how = {"model": NextCharacter(len(alphabet)), "training": hp.Training(lr=0.5, epochs=2)}
 result = hp.run("ditto", clients, rounds=10, participation=1.0, **how)
-print(result, result.metrics)  # G and P are the share of characters that are predicted rightly
+print(result, result.metrics)  # G and P are the share of characters that are predicted correctly

@@ -7,9 +7,9 @@ import heterophony as hp
 
 @dataclass(frozen=True)
 class HalfStep(hp.Algorithm):
-    """FedAvg whose server goes only a part of the way to the clients' mean."""
+    """FedAvg whose server moves only part of the way to the clients' mean."""
 
-    share: float = hp.setting(0.5, "how far the server goes", above=0, high=1)
+    share: float = hp.setting(0.5, "how far the server moves", above=0, high=1)
 
     def merge(self, server, replies):
         goal = hp.mean(replies)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from board_parts.packing import pack
 
-from heterophony.papers.leaderboard import Entry, describe_seed, read_board, write_entry
+from heterophony.papers.leaderboard import Entry, describe_seed, read_leaderboard, write_entry
 from heterophony.papers.table import PublishedTable, load_table
 from heterophony.results.comparison import compare_with_local, index_local_runs
 from heterophony.results.runs import Run, load_runs
@@ -57,7 +57,7 @@ class FinalRuns:
 
     def read(self) -> dict[Cell, Entry]:
         """Read all stored cells, in the order of the table."""
-        entries = {entry.folder.name: entry for entry in read_board(self.board)}
+        entries = {entry.folder.name: entry for entry in read_leaderboard(self.board)}
         return {cell: entries[cell.name] for cell in self.list_cells() if cell.name in entries}
 
     def add(self, folders: Sequence[Path]) -> None:

@@ -53,7 +53,7 @@ def test_the_page_is_written_from_finished_runs(report, tmp_path, monkeypatch):
             task = CellRun(cell, 0)
             config = resolve_config({**task.config, "engine": {"name": "serial"}})
             spec, folder = RunSpec(config).load_data(), RunFolder(tmp_path / task.folder_name)
-            folder.create(spec.to_toml())
+            folder.create(spec.format_config())
             run_one(spec, folder)
             folder.close()
     page = report.write_page(table, load_runs([tmp_path]))

@@ -53,9 +53,10 @@ def test_a_find_is_kept_and_ends_the_command(tmp_path, monkeypatch, capsys):
     (kept,) = tmp_path.iterdir()
     assert b"ctl" in kept.read_bytes()
     number = kept.name.removeprefix("fuzz-chunks-0-")
-    assert f"chunks: input {number} of seed 0 is a find; see {kept.name}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"chunks: input {number} of seed 0 breaks the decoder; it is in {kept.name}" in said
 
 
 def test_the_command_counts_the_inputs(capsys):
     assert SCRIPT["main"](["safetensors", "--seconds", "0.2"]) == 0
-    assert capsys.readouterr().out.endswith(" inputs in 0.2 s, no find\n")
+    assert capsys.readouterr().out.endswith(" inputs in 0.2 s, none broke the decoder\n")

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_classes.ipynb"
 
 
-@pytest.mark.parametrize("name", ["first_steps", "own_classes", "personal_models"])
+@pytest.mark.parametrize("name", ["fine_tuning", "first_steps", "own_classes", "personal_models"])
 def test_a_notebook_says_how_it_is_installed_on_colab(name):
     first = nbformat.read(NOTEBOOK.with_name(f"{name}.ipynb"), as_version=4).cells[0].source
     (line,) = re.findall(r'`!pip install -q "heterophony(\[\w+\])? @ git\+(https://\S+)"`', first)
@@ -45,7 +45,7 @@ def test_classes_of_a_cell_run_on_the_pool_with_the_serial_bits_and_are_displaye
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["first_steps", "personal_models"])
+@pytest.mark.parametrize("name", ["fine_tuning", "first_steps", "personal_models"])
 def test_a_notebook_runs_and_shows_what_it_says(name, tmp_path, monkeypatch):
     for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
@@ -57,6 +57,9 @@ def test_a_notebook_runs_and_shows_what_it_says(name, tmp_path, monkeypatch):
         assert outputs[2][0].text.count("G 0.") == 2
         assert "image/png" in outputs[3][0].data
         assert outputs[4][0].text.count("→") == 3
+    elif name == "fine_tuning":
+        assert outputs[3][0].text.count(" MB\n") == 3
+        assert outputs[4][-1].data["text/plain"] == "True"
     else:
         right, _, accuracy = outputs[2][0].text.partition(" and ")
         numbers = [int(n) for n in re.findall(r"\d+", right)]  # personal, generic, all

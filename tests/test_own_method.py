@@ -56,7 +56,7 @@ def test_the_table_has_the_learning_rates_that_were_chosen(parts):
         tried.setdefault((data, name), {})[rate.removeprefix("lr ")] = numbers
     for cell in load_table("own-method").cells:
         trials = tried[cell.column.split(", ")[0], cell.row.split(", ")[0]]
-        assert str(cell.config["local"]["lr"]) == parts.report.choose_rate(
+        assert str(cell.config["training"]["lr"]) == parts.report.choose_rate(
             cell.row.split(", ")[0], trials
         )
 

@@ -98,7 +98,7 @@ def test_every_algorithm_has_a_page(site):
     for name in ALGORITHM_CLASSES:
         text = (site / "reference" / "algorithms" / f"{name}.html").read_text()
         assert f"{get_display_name(name)}<" in text
-        assert "What travels" in text
+        assert "What is sent" in text
         assert "Settings" in text
 
 

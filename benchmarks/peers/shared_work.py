@@ -32,7 +32,7 @@ class Examples:
 
 @cache
 def read_examples() -> Examples:
-    """Make the examples, once in every process."""
+    """Generate the examples, once in every process."""
     return Examples()
 
 
@@ -42,6 +42,6 @@ def build_net() -> nn.Sequential:
 
 
 def report(platform: str, marks: list[float], accuracy: float) -> None:
-    """Print the seconds of a round, from the end of the first round on."""
+    """Print the mean seconds of a round, not counting the first one, and the accuracy."""
     seconds = (marks[-1] - marks[0]) / (len(marks) - 1)
     print(json.dumps({"platform": platform, "seconds": seconds, "accuracy": accuracy}), flush=True)

@@ -1,4 +1,4 @@
-"""The data and settings that all platforms have in ``small_jobs.py``. Needs NumPy only."""
+"""The data and settings that all platforms share in ``small_jobs.py``. Needs NumPy only."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ KEPT = ("config.toml", "events.jsonl", "result.json")  # of a run folder
 ALONE = "Local"
 TITLES = ("", "G", "P", f"P − {ALONE}'s", "worst tenth", "MB", "seconds")
 HEAD = """\
-# Fine-tuning: what was found
+# Fine-tuning: results
 
 Written by [`report.py`](../../results/fine-tuning/report.py) from the stored runs, each with its settings, its events and the hash of its models. {pretraining} The settings are in
 [`fine-tuning.toml`](../../src/heterophony/papers/tables/fine-tuning.toml). To run them:
@@ -38,7 +38,7 @@ Written by [`report.py`](../../results/fine-tuning/report.py) from the stored ru
     heterophony reproduce fine-tuning --scale full --workers 1 --out runs/fine-tuning -c engine.name=serial
     python results/fine-tuning/report.py runs/fine-tuning
 
-After the last round on test examples, in %: mean over {seeds} seeds ± half of the 95 % interval; differences are paired by seed. *Worst tenth* is P of the worst tenth of the clients. *MB* is all that travels in a run, both ways; *seconds* is the
+After the last round on test examples, in %: mean over {seeds} seeds ± half of the 95 % interval; differences are paired by seed. *Worst tenth* is P of the worst tenth of the clients. *MB* is all traffic of a run, both ways; *seconds* is the
 time of a run on one core. G\\*: personal parameters are averaged only to measure it. [How to fine-tune](../how-to/adapters.md) describes the methods.
 """
 

@@ -1,4 +1,4 @@
-"""Write docs/explanation/gausshead-results.md and its figure: what was measured, and what the protocol makes of it.
+"""Write docs/explanation/gausshead-results.md and its figure: the measurements, and whether the claim of the protocol holds.
 
 Usage: python results/gausshead/report.py [FOLDER …]
 
@@ -44,17 +44,17 @@ NEW_CLIENTS = ", new clients"  # the end of the column in which a tenth of the c
 STAR = " \\*"
 MEASURES = {"G": "G.last10", "P": "P.last10"}
 HEAD = """\
-# GaussHead: what was found
+# GaussHead: results
 
 Written by [`report.py`](../../results/gausshead/report.py) from the stored runs. [The protocol](gausshead.md) was written before them. Five seeds; 40 rounds, which is short: see the curves.
-A dash in a table: not run, or no such number. GaussHead and FixHead ran on CIFAR-100 on another kind of processor than the rest, with the same data and seeds: their hashes are of that kind.
+A dash in a table: not run, or no such number. On CIFAR-100, GaussHead and FixHead ran on another kind of processor than the other methods, with the same data and seeds; only that kind gives their hashes.
 
 ![G and P of GaussHead, FixHead, FedRoD, pFedFDA and FedAvg over the rounds](../images/gausshead.svg)
 """
 NUMBERS = """\
 ## All methods
 Test examples, mean of the last ten evaluations ± half of the 95 % interval over the seeds, in %. *Worst tenth*: P of the worst tenth of the clients after the last round. *Below Local*: the share of clients whose own model is less accurate
-than that of Local with the same seed, after the last round. *MB*: all that travels, both ways. Methods that tune before a measurement (FedAvg-FT, FedBABU) are measured less often, so that their mean covers earlier rounds. FedPer and Local have no common model: their G is that of the net that they average, or of none.
+than that of Local with the same seed, after the last round. *MB*: all traffic, both ways. Methods that tune before a measurement (FedAvg-FT, FedBABU) are measured less often, so that their mean covers earlier rounds. FedPer and Local have no generic model: FedPer's G is that of its averaged net, and Local has no G.
 """
 DIFFERENCES = """\
 ## Differences
@@ -62,13 +62,13 @@ GaussHead minus the other method, in points, paired by seed: mean ± half of the
 """
 FIXHEAD = """\
 ## FixHead stays, as the training of GaussHead
-GaussHead trains by it, and the variants of the choice that do so were ahead of those that train by FedRoD. As a method of its own it has no lead on these federations:
+GaussHead uses FixHead's training: among the variants of the choice, those with it were ahead of those with FedRoD's. As a method of its own, FixHead has no lead on these federations:
 {told}. FixHead minus the other method:
 
 {table}"""
 JOINED = """\
 ## New clients
-Fashion-MNIST, rare, alpha 0.1, with a tenth of the clients left out of the training. They join after the last round: P on their test examples with the model as they receive it, and after one round of training of their own
+Fashion-MNIST, rare, alpha 0.1, with a tenth of the clients left out of the training. They join after the last round. The table has P on their test examples with the model as received, and after one round of their own training
 (none for methods that only tune). Few clients, so the intervals are wide.
 """
 TAKEN = """\
@@ -175,7 +175,7 @@ def write_differences(final: Mapping[Cell, Entry]) -> str:
 
 
 def write_base(final: Mapping[Cell, Entry]) -> str:
-    """Compare FixHead, by which GaussHead trains, with all other methods."""
+    """Compare FixHead, whose training GaussHead uses, with all other methods."""
     found, columns = compute_differences(final, BASE), list_columns(final)
 
     def count(row: str, letter: str) -> str:

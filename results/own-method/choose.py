@@ -1,9 +1,9 @@
-"""Compare the candidates on validation examples with seeds 100 and above, and record what was found.
+"""Compare the candidates on validation examples with seeds 100 and above, and record their accuracies.
 
 Usage: python results/own-method/choose.py
 
-All candidates are run with two seeds. Those that are then within a point of the first are run with three
-seeds more, as two cannot tell them apart. Two processes may run at once: each takes what is not yet in choice.json. Test
+All candidates are run with two seeds. Those that are then within a point of the best are run with three
+more seeds, as two cannot tell them apart. Two processes may run at once: each takes what is not yet in choice.json. Test
 examples choose nothing.
 """
 
@@ -62,7 +62,7 @@ def run_method(
     every: int,
     head_depth: int = 1,
 ) -> hp.Result:
-    """Run an algorithm at the setting of the choice, with an evaluation after so many rounds."""
+    """Run an algorithm at the setting of the choice, and evaluate it every ``every`` rounds."""
     return hp.run(
         algorithm,
         clients,
@@ -104,7 +104,7 @@ def measure(
 
 
 def reserve(path: Path, key: str) -> bool:
-    """Write that this process makes a run; tell whether nobody has made it or is making it."""
+    """Reserve a run for this process; return False if it is already made or being made."""
     with open_locked(path) as content:
         before = content.get(key)
         if before and ("pid" not in before or is_running(before["pid"])):
@@ -130,7 +130,7 @@ def open_locked(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process of this machine runs; Linux only."""
+    """Return True if a process of this machine is running; Linux only."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -142,13 +142,13 @@ def average_sum(name: str, seeds: Sequence[int]) -> float:
 
 
 def list_close() -> list[str]:
-    """List the candidates that two seeds cannot tell from the first."""
+    """List the candidates that two seeds cannot tell from the best one."""
     sums = {name: average_sum(name, SEEDS) for name in CANDIDATES}
     return [name for name in sums if sums[name] > max(sums.values()) - CLOSE]
 
 
 def run_candidates(names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Make the runs that nobody has made or is making."""
+    """Make the runs that no process has made or is making."""
     for seed in seeds:
         for data in DATA:
             for name in names:

@@ -1,4 +1,4 @@
-"""Write docs/explanation/fixhead-results.md and its figure: what was chosen, what was measured, and the tests.
+"""Write docs/explanation/fixhead-results.md and its figure: the choice, the measurements, and the tests.
 
 Usage: python results/own-method/report.py [FOLDER …]
 
@@ -42,9 +42,9 @@ MEASURES = {"G": "G.last10", "P": "P.last10"}
 PANELS = 3  # side by side in the figure
 DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
 HEAD = """\
-# FixHead: what was found
+# FixHead: results
 
-Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how this was done, and which parts were written before the final runs: the history cannot prove
+Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) describes the comparison, and which of its parts were written before the final runs; the history cannot prove
 the order.
 """
 HALF = f"{METHOD}, one epoch"
@@ -53,13 +53,13 @@ DIFFERENCES = """\
 this table. *Better*: both intervals are above 0. *Worse*: both are below 0.
 """
 POOLED = """\
-All federations together: the mean difference ± half of its 95 % interval over the five seeds, each averaged over the federations; and p of sign flips of all pairs, as the
+All federations together: the mean difference ± half of its 95 % interval over the five seeds, each averaged over the federations; and p of the sign-flip test of all pairs, as the
 protocol says. Federations share images and seeds, so their pairs are not independent and this p is too small: the interval is the safer number.
 """
 
 
 SHARES = """\
-## What of it is FedRoD's
+## FedRoD's share of the lead
 
 {method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead plus what the head adds, which the table above shows against {parent}. The mean ± half of its 95 % interval, in
 points, paired by seed.
@@ -70,7 +70,7 @@ points, paired by seed.
 
 
 def write_choice() -> str:
-    """Write what each candidate reached on validation examples."""
+    """Write the accuracies of each candidate on validation examples."""
     found = json.loads((HERE / "choice.json").read_text())
     parts = [key.rpartition(", seed ")[0].partition(", ") for key in found]
     sets, names = (list(dict.fromkeys(part[i] for part in parts)) for i in (0, 2))
@@ -129,11 +129,11 @@ def format_trial(numbers: Mapping[str, float]) -> str:
 
 
 def write_numbers(final: Mapping[Cell, Entry]) -> str:
-    """Write what every method reached on every federation."""
+    """Write the accuracies of every method on every federation."""
     parts = [
         "## The final runs\n\nTest examples, seeds 0 to 4, mean of the last ten evaluations ± half of the 95 % interval, in %. *Worst tenth* is P of the worst tenth of clients after the last"
-        " round. *MB* is all that travelled, both ways. *Passes* is how often a selected client goes through its examples in a round; the fine-tuning of FedAvg-FT and FedBABU before a measurement does not count. Their P is measured in every tenth round only, with 100 clients"
-        " in every twentieth, so it is the mean of early rounds, too, and lower than it ends: P after the last round is below each table.\n"
+        " round. *MB* is all traffic, both ways. *Passes* is the number of times that a selected client goes through its examples in a round; the fine-tuning of FedAvg-FT and FedBABU before a measurement does not count. Their P is measured in every tenth round only, with 100 clients"
+        " in every twentieth, so its mean also covers early rounds, and is lower than its final value: P after the last round is below each table.\n"
     ]
     curves = json.loads(FINAL.curves.read_text())
     for column in list_columns(final):
@@ -233,7 +233,7 @@ def write_pooled(final: Mapping[Cell, Entry], method: str, others: Sequence[str]
 
 
 def write_shares(final: Mapping[Cell, Entry]) -> str:
-    """Write what FedRoD, from which the method is made, has of its lead over FedReG."""
+    """Write how much of the method's lead over FedReG FedRoD has, on which the method is based."""
     reference, parent = OTHERS[0], OTHERS[-1]
     rows = (reference, parent, METHOD)
     columns = [c for c in list_columns(final) if {Cell(row, c) for row in rows} <= final.keys()]
@@ -266,7 +266,7 @@ def list_columns(final: Mapping[Cell, Entry]) -> list[str]:
 
 
 def write_missing(final: Mapping[Cell, Entry]) -> str:
-    """Say which cells of the protocol have no runs yet."""
+    """List the cells of the protocol that have no runs yet."""
     lines = []
     for column in FINAL.table.columns:
         lacking = [c.row for c in FINAL.list_cells() if c.column == column and c not in final]
@@ -325,7 +325,7 @@ def draw_panel(
 
 
 def write_page(final: Mapping[Cell, Entry]) -> str:
-    """Write the whole page from what is stored."""
+    """Write the whole page from the stored runs."""
     ablations = [c.row for c in final if c.row.startswith(f"{METHOD}, ") and c.row != HALF]
     parts = [
         write_differences(final, "Against FedReG and FedRoD", METHOD, OTHERS),

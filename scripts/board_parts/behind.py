@@ -1,4 +1,4 @@
-"""Where a method does worse than its paper says: which ones, by how much, and what was tried."""
+"""Where a method does worse than its paper says: which ones, by how much, and which remedies were tried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ line gives its numbers, one longer run: digits, α = {alpha}, seed {seed}, {roun
 
 
 def write_behind(board: Board) -> str:
-    """List every method that is behind, with what was tried."""
+    """List every method that is behind, with the remedies that were tried."""
     lines = []
     for name in list_behind(board):
         found = "; ".join(list_deficits(board, name))
@@ -48,13 +48,13 @@ def write_head(board: Board) -> str:
 
 
 def list_behind(board: Board) -> list[str]:
-    """List the algorithms that are behind in some setting."""
+    """List the algorithms that are below what their papers claim in some setting."""
     names = [name for name in board.list_names() if name not in BASELINES]
     return [name for name in names if list_deficits(board, name)]
 
 
 def list_deficits(board: Board, name: str) -> list[str]:
-    """Describe each setting in which a method is below what its paper compares it with."""
+    """Describe the settings in which a method is below the baselines of its paper."""
     out = []
     for other, measure in (("fedavg", P), ("local", P), ("fedavg", G)):
         found = [describe_deficit(board, key, name, other, measure) for key in board.complete]
@@ -81,7 +81,7 @@ def describe_deficit(
 
 
 def describe_tried(board: Board, name: str) -> str:
-    """Describe what was tried: the search, and a longer run if there was one."""
+    """Describe the remedies that were tried: the search, and a longer run if there was one."""
     if name in OWN_RATES:
         searched = "its own rates"
     elif name in SEARCHED_MOMENTUM:

@@ -18,7 +18,7 @@ EVERY = 2  # rounds between two points; all are evaluated
 
 
 def write_curves(data: DataPlan, alpha: str, runs: Path, path: Path) -> None:
-    """Write the curves of algorithms in a setting whose seeds have all finished; others stay."""
+    """Write the curves of algorithms whose seeds have all finished in a setting; keep those of others."""
     finished = list_finished(data, alpha, runs).items()
     curves = read_plain(path) | {name: read_curves(folders) for name, (_, folders) in finished}
     lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in sorted(curves.items())]

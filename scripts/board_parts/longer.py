@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heterophony.core.files import write_atomically
-from heterophony.papers.leaderboard import describe_seed, open_board
+from heterophony.papers.leaderboard import describe_seed, open_leaderboard
 from heterophony.results.runs import load_runs
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.compare import build_comparison, create_comparison
@@ -35,7 +35,7 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
     due = dict[RunFolder, RunSpec]()
     overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
     prefix = f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-"
-    with open_board(board) as entries:
+    with open_leaderboard(board) as entries:
         found = {entry.folder.name: entry.folder / "config.toml" for entry in entries}
         compared = {
             name: build_comparison([name], [SEED], found[f"{prefix}{name}"], overrides)

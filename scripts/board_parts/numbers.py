@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterophony.papers.leaderboard import Entry, RankedEntry, Ranking, build_board, read_board
+from heterophony.papers.leaderboard import (
+    Entry,
+    RankedEntry,
+    Ranking,
+    build_rankings,
+    read_leaderboard,
+)
 from heterophony.results.statistics import (
     PairedComparison,
     RankComparison,
@@ -22,7 +28,7 @@ TUNING_FILE, LONGER_FILE = "tuning.json", "longer.json"
 
 @dataclass(frozen=True)
 class Board:
-    """All that the page is written from: a table for each setting, and what was tuned."""
+    """All numbers of the page: a table for each setting, the searches, and the longer runs."""
 
     tables: Mapping[tuple[str, str], Ranking]  # by data set and alpha
     tuning: Mapping[str, Mapping[str, Any]]  # by data set and algorithm
@@ -33,7 +39,7 @@ class Board:
 
     @property
     def complete(self) -> dict[tuple[str, str], Ranking]:
-        """The settings that have the most entries: all that is said of several is about these."""
+        """The settings that have the most entries; the page compares only these with each other."""
         most = max(len(table.rows) for table in self.tables.values())
         return {key: table for key, table in self.tables.items() if len(table.rows) == most}
 
@@ -44,9 +50,9 @@ class Board:
 
 
 def read_numbers(folder: Path) -> Board:
-    """Read the committed entries, and what the searches chose."""
+    """Read the committed entries, and the results of the searches."""
     tables = {}
-    for table in build_board(read_board(folder)):
+    for table in build_rankings(read_leaderboard(folder)):
         data = table.rows[0].entry.config["data"]
         rows = sorted(table.rows, key=lambda row: row.ranks[P] or 0.0)
         key = (data["name"], str(data["partition"]["alpha"]))
@@ -55,7 +61,7 @@ def read_numbers(folder: Path) -> Board:
 
 
 def read_plain(path: Path) -> dict[str, Any]:
-    """Read a file beside the entries; empty if it is not there yet."""
+    """Read a JSON file of the leaderboard; empty if it does not exist yet."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
@@ -77,7 +83,7 @@ def compare_with(row: RankedEntry, other: RankedEntry, measure: str) -> PairedCo
 def rank_over_settings(board: Board, measure: str) -> tuple[list[str], RankComparison]:
     """Rank the algorithms that have the measure; a block is a setting, by the means over its seeds.
 
-    Seeds of a setting share its data and are no independent blocks.
+    Seeds of a setting share its data, so they are not independent blocks.
     """
     names = [n for n in board.list_names() if has_measure(board, n, measure)]
     blocks = [

@@ -10,7 +10,8 @@ from heterophony.papers.leaderboard import ENTRY_FILE, PACKED_ENTRIES
 from heterophony.results.runs import PACKED_RUNS
 from heterophony.runs.run_index import EVENTS_FILE
 
-ARCHIVES = {PACKED_ENTRIES: ENTRY_FILE, PACKED_RUNS: EVENTS_FILE}  # and what each folder in it has
+# by archive: the file that each folder in it has
+ARCHIVES = {PACKED_ENTRIES: ENTRY_FILE, PACKED_RUNS: EVENTS_FILE}
 
 
 def pack(folder: Path) -> None:
@@ -35,7 +36,7 @@ def unpack(folder: Path) -> None:
 
 
 def extract_others(folder: Path, name: str, kept: set[str]) -> None:
-    """Extract the members of an archive into its folder, apart from those that are there already."""
+    """Extract the members of an archive into its folder, except those named in ``kept``."""
     if not (folder / name).exists():
         return
     new = folder / ".unpacked"

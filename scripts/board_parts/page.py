@@ -18,13 +18,13 @@ HEAD = """\
 # All algorithms, tuned alike and ranked
 
 Written by `scripts/leaderboard` from the entries of a [leaderboard](../how-to/leaderboard.md), [results/leaderboard](../../results/leaderboard): every entry has its configuration
-and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show which methods learn quickly on a small budget, not which win after hundreds of rounds: [what these settings can tell](#what-these-settings-can-tell).
+and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show which methods learn quickly on a small budget, not which win after hundreds of rounds: [what these settings can show](#what-these-settings-can-show).
 
 **Data.** 20 clients, Dirichlet α = 0.1 and 0.5, three quarters of each client's examples to train on. {data}
 
 **Equal budgets.** [`heterophony tune`](../how-to/tune.md) tried {trials} combinations for every algorithm: six learning rates from 0.01 to 0.4; or three from 0.02 to 0.1 and
 two values of the setting that matters most; or, for Per-FedAvg and pFedMe, their own rates; or, for APPLE, three rates with and without momentum. Budgets are equal in the number of trials, not in their range: in {edge} of {searches} searches with three rates the largest was
-the best, so these methods may gain from larger ones. The combination with the highest P on validation examples is used: a fifth of each client's
+the best, so these methods may gain from larger rates. The combination with the highest P on validation examples is used: a fifth of each client's
 training examples, with seed {tune_seed}, which no final run has. Test examples chose nothing. Settings were tuned at α = {alpha} and used for both. One local epoch in a round, momentum 0.9
 where an algorithm's local steps have momentum and the search does not choose it, and defaults for everything else. The [chosen settings](#chosen-settings) are below.
 
@@ -37,11 +37,11 @@ their number: if nothing differed, one in twenty would still exclude zero.
 """
 NOTES = """\
 `fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are baselines. FedBABU's P is measured in
-every tenth round only, after its fine-tuning, so its P is the mean of those. `fixhead` is a method of this project; its length was chosen on validation examples of this Fashion-MNIST, beyond the six trials.
+every tenth round only, after its fine-tuning, so its P is the mean of those measurements. `fixhead` is a method of this project; its length was chosen on validation examples of this Fashion-MNIST, beyond the six trials.
 
 **pFedGate's P is transductive**: a client's gates are computed from all of its test examples together, without labels. **CFL splits by stale updates**: it compares the last update of every client, and with half
 of the clients in a round (digits) or a quarter (Fashion-MNIST) most of these are of earlier rounds. In its paper all clients take part in each round, and in its authors' code nothing is split in the first 20, as many as the runs
-on Fashion-MNIST have (`wait`, here 0). **APPLE** diverges easily with momentum, so its search has it with and without; what the search chose on Fashion-MNIST diverged with other seeds.
+on Fashion-MNIST have (`wait`, here 0). **APPLE** diverges easily with momentum, so its search tries both with and without momentum; the settings that it chose on Fashion-MNIST diverged with other seeds.
 """
 NEAR_CHANCE = 0.2  # with ten classes
 ALTERNATIVE = "Average ranks of P and G of all algorithms, with the critical difference of P"
@@ -77,7 +77,7 @@ def write_page(board: Board) -> str:
 
 
 def write_head(board: Board) -> str:
-    """Write what was run, and how to read it."""
+    """Write the settings of the runs, and how to read the numbers."""
     sentences = [describe_data(data) for data in DATA]
     at_edge = list(list_edge_choices(board))
     head = HEAD.format(
@@ -126,11 +126,11 @@ def write_missing(board: Board) -> str:
     return "**Not run yet**; `scripts/leaderboard` continues:\n\n" + "\n".join(notes) + "\n"
 
 
-# What the settings can tell ---------------------------------------------------------------------
+# What the settings can show ---------------------------------------------------------------------
 
 LEAST_SHARE, LEAST_GAP = 0.8, 10  # of FedAvg's G in that of centralised training; in points
 RULE = """\
-## What these settings can tell
+## What these settings can show
 
 A setting tells methods apart if FedAvg has learned (its G is at least {share} of centralised training's), and if there is something to gain from others (centralised training is at least {gap} points above Local). {verdict}
 Where FedAvg has hardly learned, *G − FedAvg* compares with an untrained model; where Local is as good as centralised training, P cannot tell methods apart. One example: FedDecomp is near the bottom of all four tables, which have one local
@@ -139,7 +139,7 @@ epoch in each of 20 or 30 rounds; its paper has five in each of 300.
 
 
 def write_rule(board: Board) -> str:
-    """Describe which settings can tell methods apart, with the numbers of the rule."""
+    """Describe which settings tell methods apart, with the numbers of the rule."""
     rows, able = [], list[str]()
     for key in board.complete:
         fedavg, best, local = (
@@ -162,7 +162,7 @@ def write_rule(board: Board) -> str:
 
 
 def write_overall(board: Board) -> str:
-    """Write the average ranks over all settings that were run; of one, its own table has them."""
+    """Write the average ranks over all settings that were run; a single setting has them in its own table."""
     (names, p), (g_names, g) = (rank_over_settings(board, measure) for measure in (P, G))
     text = (
         f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver"
@@ -251,7 +251,7 @@ def describe_unlearned(table: Ranking) -> str:
 
 
 def write_chosen(board: Board) -> str:
-    """Write what the searches chose, and what they used."""
+    """Write the settings that the searches chose, and the rounds that they used."""
     names = sorted({name for tuned in board.tuning.values() for name in tuned})
     data = [d for d in DATA if d.name in board.tuning]
     titles = ["algorithm", *(d.title for d in data), *(f"rounds, {d.title}" for d in data)]
@@ -273,7 +273,7 @@ def write_chosen(board: Board) -> str:
 
 
 def write_others(board: Board) -> str:
-    """Describe which entries have another combination than the best, because a seed diverged."""
+    """Describe which entries do not have the best combination, because a seed diverged with it."""
     lines = []
     for (data, alpha), table in board.tables.items():
         for row in table.rows:
@@ -347,7 +347,7 @@ def difference(compared: PairedComparison | None) -> str:
 
 
 def table_of(titles: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
-    """Write a table whose first ``text`` columns are words."""
+    """Write a Markdown table whose first ``text`` columns are words."""
     marks = ["---"] * text + ["--:"] * (len(titles) - text)
     lines = [titles, marks, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

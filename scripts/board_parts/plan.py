@@ -1,4 +1,4 @@
-"""What the committed leaderboard consists of: data sets, heterogeneity, seeds, and what is tuned."""
+"""The plan of the committed leaderboard: data sets, heterogeneity, seeds, and the searched settings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OWN_RATES = {
     "perfedavg": ["perfedavg.alpha=0.01,0.05", "perfedavg.beta=0.05,0.1,0.2"],
     "pfedme": ["pfedme.own_lr=0.02,0.05,0.1", "pfedme.local_lr=0.02,0.06"],
 }
-# algorithms that momentum may make diverge: it is searched beside the rate, in place of a setting of
-# theirs. APPLE's core models all move along gradients of the sum that they had when the round began.
+# algorithms that momentum may make diverge: it is searched beside the rate, in place of one of their
+# own settings. APPLE's core models all move along gradients of the sum that they had when the round began.
 SEARCHED_MOMENTUM = ("apple",)
 MOMENTA = "training.momentum=0.0,0.9"
 # the one setting of an algorithm that is searched beside the rate: two values each
@@ -60,7 +60,7 @@ OWN_SETTINGS = {
 
 @dataclass(frozen=True)
 class DataPlan:
-    """One data set: how it is called on the page, and what all its runs have in common."""
+    """One data set: its title on the page, and the settings that all its runs share."""
 
     name: str
     title: str
@@ -94,7 +94,7 @@ SETTINGS = [(data, alpha) for data in DATA for alpha in ALPHAS]  # in the order 
 
 
 def list_searches(data: DataPlan) -> dict[str, tuple[list[str], list[str]]]:
-    """List the searches of a data set by folder: algorithms, and what is searched for them.
+    """List the searches of a data set by folder: the algorithms, and the values that are searched.
 
     Each is a grid of ``TRIALS`` combinations.
     """
@@ -117,5 +117,5 @@ def list_tune_overrides(data: DataPlan) -> list[str]:
 
 
 def list_final_overrides(alpha: str) -> list[str]:
-    """List what a final run has in place of what its chosen configuration says."""
+    """List the overrides of a final run, which replace settings of its chosen configuration."""
     return [f"data.partition.alpha={alpha}", "evaluation.every=1"]

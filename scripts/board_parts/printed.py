@@ -1,4 +1,4 @@
-"""Accuracies that others have printed for Fashion-MNIST with 20 clients, to stand beside ours."""
+"""Accuracies that others have printed for Fashion-MNIST with 20 clients, for comparison with ours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ rounds of five epochs; its P of FedProx at α = 0.5 must be a misprint, as P and
 
 
 def write_printed(board: Board) -> str:
-    """Write the table of printed numbers beside ours; ours are dashes until they are there."""
+    """Write the table of printed numbers beside ours; ours are dashes until they exist."""
     alphas = list(COLUMNS)
     fedreb = {alpha: read_fedreb(alpha) for alpha in alphas}
     titles = ["algorithm"]
@@ -69,7 +69,7 @@ def write_printed(board: Board) -> str:
 
 
 def read_fedreb(alpha: str) -> dict[str, tuple[float, float]]:
-    """Read P and G that FedReb's table prints, by the name of the algorithm."""
+    """Read the printed P and G of FedReb's table, by algorithm."""
     table = load_table(TABLE)
     at = list(table.columns).index(COLUMNS[alpha])
     return {

@@ -1,4 +1,4 @@
-"""Tune all algorithms, make the final runs with the chosen settings, and add them to the board."""
+"""Tune all algorithms, make the final runs with the chosen settings, and add them to the leaderboard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
-from heterophony.papers.leaderboard import describe_seed, read_board, write_entry
+from heterophony.papers.leaderboard import describe_seed, read_leaderboard, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
 from heterophony.results.search_tables import format_value, read_tune
 from heterophony.runs.folder import RunFolder
@@ -44,7 +44,7 @@ def start_server() -> None:
 
 
 def tune_all(data: DataPlan, runs: Path, workers: int, only: Collection[str]) -> None:
-    """Run what is left of the searches of a data set: the same as ``heterophony tune``."""
+    """Run the remaining searches of a data set, as ``heterophony tune`` does."""
     for name, (planned, every) in list_searches(data).items():
         folder, algorithms = runs / name, [a for a in planned if a in only]
         if all(is_tuned(folder, a) for a in algorithms):
@@ -75,7 +75,7 @@ def list_tuned(data: DataPlan, runs: Path) -> dict[str, list[str]]:
 
 
 def record_tuning(runs: Path, board: Path) -> None:
-    """Write what the finished searches tried and chose; keep those of other algorithms."""
+    """Write the trials and choices of the finished searches; keep those of other algorithms."""
     found = read_plain(board / TUNING_FILE)
     for data in DATA:
         for name, algorithms in list_tuned(data, runs).items():
@@ -109,7 +109,7 @@ def list_combinations(data: DataPlan, runs: Path) -> dict[str, list[Combination]
 
 
 def run_setting(data: DataPlan, alpha: str, runs: Path, workers: int) -> None:
-    """Execute the missing final runs; where a seed diverges, use the next combination for all."""
+    """Execute the missing final runs; if a seed diverges, use the next combination for all seeds."""
     combinations = list_combinations(data, runs)
     waiting = dict.fromkeys(sorted(combinations), 0)
     while waiting:
@@ -142,7 +142,7 @@ def prepare_final_runs(
 
 
 def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int, list[Path]]]:
-    """List the algorithms that have all seeds: the place of the combination, and the run folders."""
+    """List the algorithms whose seeds have all finished: the combination's place, and the run folders."""
     out: dict[str, tuple[int, list[Path]]] = {}
     for folder in sorted((runs / f"{data.name}-{alpha}").glob("*")):
         name, _, place = folder.name.partition(PLACE_MARK)
@@ -153,8 +153,8 @@ def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int
 
 
 def add_to_board(data: DataPlan, alpha: str, runs: Path, board: Path) -> None:
-    """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there already."""
-    known = {entry.folder.name for entry in read_board(board)}
+    """Add algorithms whose seeds have all finished, as ``heterophony leaderboard add`` does, if not yet there."""
+    known = {entry.folder.name for entry in read_leaderboard(board)}
     for name, (place, folders) in list_finished(data, alpha, runs).items():
         entry = board / f"{data.name}-dirichlet-{alpha}-20-{name}"
         if entry.name not in known:
@@ -170,6 +170,6 @@ def add_entry(entry: Path, folders: Sequence[Path], remark: str) -> None:
 
 
 def describe_without_seconds(run: Run) -> dict[str, Any]:
-    """Describe a seed; without its seconds, as two runs and other programs shared the cores."""
+    """Describe a seed without its seconds: two runs and other programs shared the cores."""
     found = describe_seed(run)
     return {**found, "measures": {k: v for k, v in found["measures"].items() if k != "seconds"}}

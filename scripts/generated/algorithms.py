@@ -17,8 +17,8 @@ HEAD = """\
 
 Written by `scripts/generate` from the code; `heterophony list algorithms` shows the same.
 *Personal* parameters never leave a client. *Bytes* are what one client receives (down) and sends (up) in a round, relative to
-FedAvg, measured with `convnet` on CIFAR-10 shapes and default settings. The client is alone there; with others, `apple` receives one more model
-for each that has taken part, and `fedfomo` up to `downloads` more. `ifca` receives all of its models and sends one. `fedkd` sends at most this: it compresses.
+FedAvg, measured with `convnet` on CIFAR-10 shapes and default settings. The client is alone there; with other clients, `apple` receives one more model
+for each of them that has taken part, and `fedfomo` up to `downloads` more. `ifca` receives all of its models and sends one. `fedkd` sends at most this, because it compresses.
 
 The README lists the algorithms [by kind](../../README.md#algorithms). Clustered methods are `ifca` and `cfl`: they train a model per cluster of clients.
 
@@ -32,7 +32,7 @@ def row_start(name: str) -> str:
 
 
 def list_names(page: str) -> list[str]:
-    """The algorithms that a page has a row of."""
+    """List the algorithms that have a row on a page."""
     return re.findall(r"^\| \[`(\w+)`\]", page, re.M)
 
 
@@ -49,7 +49,7 @@ def section(a: dict[str, Any]) -> str:
 
 
 def limits(name: str) -> list[str]:
-    """What the algorithm's rule does not allow in the section [training]."""
+    """Return the line that lists the settings of [training] that the algorithm refuses."""
     cls = get_algorithm_class(name)
     refused = [o for o in Algorithm.optimizers if o not in cls.optimizers]
     refused += [] if cls.allows_clipping else ["clip_norm"]

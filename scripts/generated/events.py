@@ -19,8 +19,8 @@ A run folder holds `events.jsonl`: one JSON object per line, in chronological or
 `evaluation` for each evaluated round, a `round` for every round, `new_clients` if clients join after training, and one `end`. `heterophony report`
 and `result.json` are computed from these events alone, and `hp.run(…).events` returns them as a list of dictionaries.
 
-Counts per client follow the order of `clients` in the `start` event. Later versions may record more keys and more kinds of event: skip
-what you do not know.
+Counts per client follow the order of `clients` in the `start` event. Later versions may record more keys and more kinds of event: ignore
+those that you do not know.
 """
 RECORDS = {WorkSeconds: "work", BoardRound: "boards"}  # parts of events, with their sections
 JSON_NAMES = {
@@ -34,7 +34,7 @@ JSON_NAMES = {
 
 
 def write_type(hint: Any) -> str:
-    """Write a type in JSON's words."""
+    """Name a type as JSON does."""
     if get_origin(hint) is UnionType:
         return " or ".join(map(write_type, get_args(hint)))
     if isinstance(hint, GenericAlias):

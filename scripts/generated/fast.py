@@ -1,4 +1,4 @@
-"""Write into docs/how-to/scaling.md how each algorithm trains a small net: it runs all of them, and counts."""
+"""Run all algorithms on a small net, and write into docs/how-to/scaling.md how each one trains it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def write() -> None:
 
 
 def read_ways() -> dict[str, str]:
-    """Read the page: the way of every algorithm."""
+    """Read from the page how every algorithm trains."""
     block = PAGE.read_text().split(BEGIN)[1].split(END)[0]
     rows = re.findall(r"^\| ([^|]+) \| (`.*`) \|$", block, re.M)
     return {name: way for way, names in rows for name in re.findall(r"`(\w+)`", names)}

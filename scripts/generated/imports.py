@@ -1,4 +1,4 @@
-"""Write into SECURITY.md which command imports what; `tests/cli/test_imports.py` tries every line of it."""
+"""Write into SECURITY.md what each command imports; `tests/cli/test_imports.py` tries every line of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- imports: written by scripts/generate -->\n", "<!-- /imports -
 
 @dataclass(frozen=True)
 class Row:
-    """Commands that import the same; ``tries`` are calls among a stranger's files, with exit codes.
+    """Commands that import the same; ``tries`` are calls in a folder with a stranger's files, with exit codes.
 
     In a call, SMALL stands for settings of a short run, and THEIRS for a folder of a stranger outside
     the current one. The current folder is full of files that are named like packages; in it lie
@@ -66,8 +66,7 @@ ROWS = (
     ),
     Row(
         ("server",),
-        "as `run`. If its run folder names a module: the one that the command names again, else only with"
-        " `--trust`",
+        "as `run`; a module that its run folder names only if the command names it again, or with `--trust`",
         ((3, "server --enrolment broker/server.toml --out theirs"),),
     ),
     Row(

@@ -11,12 +11,12 @@ PREFIX = "from .algorithms."
 
 
 def list_algorithm_lines() -> list[str]:
-    """One line for every algorithm, so that editors complete ``hp.FedProx``."""
+    """List one line for every algorithm, so that editors complete ``hp.FedProx``."""
     return [f"{PREFIX}{file} import {c} as {c}" for file, c in sorted(ALGORITHM_CLASSES.items())]
 
 
 def write_stub(text: str) -> str:
-    """The stub with exactly these lines, before all others."""
+    """Return the stub with exactly these lines before all others."""
     head, _, rest = text.partition("\n\n")
     others = [line for line in rest.splitlines() if not line.startswith(PREFIX)]
     return "\n".join([head, "", *list_algorithm_lines(), *others, ""])

@@ -1,4 +1,4 @@
-"""A page for every algorithm: its rule, what is sent, settings, tested identities, curves, cost."""
+"""A page for every algorithm: rule, traffic, settings, tested identities, curves, cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
 from heterophony.core.algorithm import Algorithm
-from heterophony.papers.leaderboard import Entry, RankedEntry, build_row, read_board
+from heterophony.papers.leaderboard import Entry, RankedEntry, build_row, read_leaderboard
 from heterophony.tools.tables import list_algorithm_rows
 
 from .curve_drawing import draw_curves
@@ -51,7 +51,7 @@ def write_algorithm_page(row: dict[str, Any]) -> str:
 
 
 def write_travel(row: dict[str, Any], cls: type[Algorithm]) -> str:
-    """Write what leaves a client, and what does not."""
+    """Write which parameters are sent, and how many bytes."""
     words = {
         "nothing": "No parameter is personal: all are shared.",
         "everything": "All parameters are personal.",
@@ -71,11 +71,11 @@ def write_travel(row: dict[str, Any], cls: type[Algorithm]) -> str:
         f"A client receives {row['bytes_down']:.4f} and sends {row['bytes_up']:.4f} of FedAvg's"
         " bytes in a round (`convnet` on CIFAR-10 shapes, default settings)."
     )
-    return f"## What travels\n\n{' '.join(notes)} {amount}\n"
+    return f"## What is sent\n\n{' '.join(notes)} {amount}\n"
 
 
 def write_settings(row: dict[str, Any], cls: type[Algorithm]) -> str:
-    """Write the settings, what is refused, and how a run starts."""
+    """Write the settings, the refused ones, and the command that starts a run."""
     rows = [
         (f"`{s['name']}`", write_default(s["default"]), s["allowed"], s["about"])
         for s in row["settings"]
@@ -149,7 +149,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @cache
 def read_entries(board: Path) -> tuple[Entry, ...]:
-    return tuple(read_board(board)) if board.exists() else ()
+    return tuple(read_leaderboard(board)) if board.exists() else ()
 
 
 def write_measurements(name: str) -> str:

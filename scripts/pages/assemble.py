@@ -1,4 +1,4 @@
-"""Assemble the site's pages in one folder: documents, generated pages, and what they link to."""
+"""Assemble the site's pages in one folder: documents, generated pages, and the files they link to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ ORDER = {  # first these, in this order; then all others by their title
     ],
     "explanation": [
         "architecture",
-        "same-bits",
         "statistics",
         "claims",
         "fixhead",

@@ -35,7 +35,7 @@ def draw_curves(name: str, curves: dict[str, Any]) -> str:
 
 
 def describe(shown: str, found: dict[str, Any]) -> str:
-    """Describe the last points for people who do not see the drawing."""
+    """Describe the last points for readers who cannot see the drawing."""
     ends = [
         f"{m} {sum(c[-1] for c in found[m]) / len(found[m]):.1f} %"
         for m in ("G", "P")

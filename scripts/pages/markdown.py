@@ -19,7 +19,7 @@ COMMANDS = ("heterophony", "make", "pip", "python", "ray", "git", "export", "ten
 
 
 def adapt_page(text: str, mend_link: Callable[[str], str], formulas: bool) -> str:
-    """Adapt a page; ``mend_link`` says where a link leads on the site."""
+    """Adapt a page; ``mend_link`` returns a link's target on the site."""
     out = []
     for is_code, part in split_at_fences(text):
         if not is_code:
@@ -49,7 +49,7 @@ def split_at_fences(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def write_formula(found: re.Match[str]) -> str:
-    """Write a formula as MathML, which browsers draw without a script or a font of the network."""
+    """Write a formula as MathML, which browsers draw without scripts and without fonts from the network."""
     if found[0].startswith("`"):
         return found[0]
     block = found[1] is not None
@@ -63,7 +63,7 @@ def write_formula(found: re.Match[str]) -> str:
 
 
 def adapt_lists(lines: list[str]) -> Iterator[str]:
-    """Set a blank line before lists and tables, and indent what belongs to an item by four."""
+    """Put a blank line before lists and tables, and indent the content of an item by four."""
     before, content, fence, blank = "", 0, "", True
     for line in lines:
         found = FENCE.match(line)
@@ -99,7 +99,7 @@ def shift(line: str, content: int) -> str:
 
 
 def fence_indented_code(lines: Iterator[str]) -> Iterator[str]:
-    """Write code that is indented by four as fenced code, which is coloured and can be copied."""
+    """Turn code that is indented by four into fenced code, which is coloured and can be copied."""
     held: list[str] = []
     fence, in_list, blank = False, False, True
     for line in [*lines, ""]:

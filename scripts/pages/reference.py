@@ -29,7 +29,7 @@ from heterophony.population.attacks import Faults
 from heterophony.population.participation import Uniform
 
 GROUPS = {  # the parts of the Python page, by the package that defines a name
-    "experiments": "Runs",
+    "studies": "Runs",
     "runs": "Results",
     "report": "Figures",
     "tools": "Tools",
@@ -54,7 +54,7 @@ def write_commands_page() -> str:
     """Write a section for every command: usage, arguments, options, examples."""
     head = (
         "# Commands\n\nEvery command has `--help`. Results go to stdout, progress and errors to"
-        " stderr; [exit codes](exit-codes.md) say what happened. `heterophony"
+        " stderr; the [exit code](exit-codes.md) tells success from each kind of error. `heterophony"
         " --install-completion` installs completion of commands, options and algorithms for bash,"
         " zsh, fish and PowerShell.\n"
     )
@@ -91,7 +91,7 @@ def write_command(name: str, call: Callable[..., Any]) -> str:
 
 
 def list_parameters(call: Callable[..., Any]) -> list[tuple[bool, str, str, str]]:
-    """List a command's arguments, then its options: how they are written, default and meaning."""
+    """List a command's arguments, then its options: syntax, default and meaning."""
     hints = get_type_hints(call, include_extras=True)
     found = []
     for name, parameter in inspect.signature(call).parameters.items():
@@ -113,7 +113,7 @@ def list_parameters(call: Callable[..., Any]) -> list[tuple[bool, str, str, str]
 
 
 def describe_kind(kind: Any) -> str:
-    """Describe what an option takes: its choices, or a word for its type."""
+    """Describe the values of an option: its choices, or a word for its type."""
     kinds = [k for k in get_args(kind) or (kind,) if k is not NoneType]
     kind = (get_args(kinds[0]) or kinds)[0]
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -147,7 +147,7 @@ def write_keys_page() -> str:
 
 
 def list_key_rows(section: str, cls: type) -> list[tuple[str, str, str, str]]:
-    """List the keys of a section: name, default, what is allowed, and meaning."""
+    """List the keys of a section: name, default, allowed values, and meaning."""
     hints, described = get_type_hints(cls), {s["name"]: s for s in describe_settings(cls)}
     rows = []
     for field in list_settings(cls):
@@ -189,13 +189,13 @@ def write_exit_codes_page() -> str:
         for c in sorted(own, key=lambda c: (c.exit_code, c.__name__))
     ]
     fixed = [
-        (0, "", "Done; `dashboard` also ends with 0 after a signal."),
+        (0, "", "Success; `dashboard` also exits with 0 after a signal."),
         (2, "", "Wrong usage: an option or a command that does not exist."),
-        (130, "", "Ended by Ctrl-C, in commands that have nothing to resume."),
-        (143, "", "Ended by `kill`, in commands that have nothing to resume."),
+        (130, "", "Stopped by Ctrl-C, in commands that have nothing to resume."),
+        (143, "", "Stopped by `kill`, in commands that have nothing to resume."),
     ]
     return (
-        "# Exit codes\n\nA command ends with one of these codes. In Python, the errors are classes"
+        "# Exit codes\n\nA command exits with one of these codes. In Python, the errors are classes"
         " below `hp.HeterophonyError`; their message is one line: what is wrong, where, and what"
         " to do.\n\n" + write_table(["code", "error", "meaning"], sorted([*rows, *fixed]))
     )

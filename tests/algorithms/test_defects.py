@@ -43,7 +43,6 @@ from heterophony.algorithms import (
     fedgen,
     fednova,
     fedpac,
-    fedreg,
     floco,
     flora,
     ifca,
@@ -89,7 +88,7 @@ from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import clusters as held_out
-from heterophony.algorithms.parts import hypernetworks
+from heterophony.algorithms.parts import hypernetworks, rebalancing
 from heterophony.algorithms.parts.clusters import compute_loss
 from heterophony.algorithms.parts.layers import forward_gated, pack_bits, split_into_blocks
 from heterophony.algorithms.parts.mixing import CoreWeights, choose_downloads
@@ -628,7 +627,7 @@ def counted_through_the_loader(patch: Patch) -> None:
 def check_fedregs_threshold_is_of_the_classes_that_are_held():
     client = client_of(FedReG(), federation=odd_federation())
     targets = {"mean": 5, "max": 8, "median": 8, "second_min": 8}
-    assert {k: fedreg.compute_own_target(client, k) for k in targets} == targets
+    assert {k: rebalancing.compute_own_target(client, k) for k in targets} == targets
 
 
 def absent_classes_are_in_the_threshold(patch: Patch) -> None:
@@ -637,7 +636,7 @@ def absent_classes_are_in_the_threshold(patch: Patch) -> None:
     def compute_target(client, threshold):
         return max(1, int(compute_statistic(client.data.counts, threshold)))
 
-    patch.setattr(fedreg, "compute_own_target", compute_target)
+    patch.setattr(rebalancing, "compute_own_target", compute_target)
 
 
 def check_an_answer_does_not_depend_on_its_batch():

@@ -115,7 +115,7 @@ def test_feddecomp_trains_both_parts_whatever_the_epochs_are():
 
 def test_feddecomp_refuses_more_epochs_for_the_first_part_than_there_are():
     with pytest.raises(
-        ConfigError, match=r"^algorithm.own_epochs: 3 of training.epochs = 2 leave none"
+        ConfigError, match=r"^algorithm.own_epochs: 3 is more than training.epochs = 2; lower"
     ):
         played(FedDecomp(own_epochs=3), training=hp.Training(epochs=2))
     kept = played(FedDecomp(own_epochs=1), rounds=1)  # all: as in the paper's Figure 5

@@ -387,7 +387,9 @@ def test_fedreg_with_a_term_of_0_is_fedreg(term):
 
 
 def test_fedreg_refuses_both_terms_at_once():
-    with pytest.raises(hp.HeterophonyError, match=r"^algorithm.proximal: 0.1 beside algorithm.dyn"):
+    with pytest.raises(
+        hp.HeterophonyError, match=r"^algorithm.proximal: 0.1 cannot be combined with algorithm.dyn"
+    ):
         played(FedReG(proximal=0.1, dynamic=0.1))
 
 

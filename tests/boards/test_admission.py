@@ -144,7 +144,7 @@ def test_no_board_claims_all_clients_unless_its_enrolment_names_them(enrolled, t
 
 
 @pytest.mark.parametrize(
-    ("clients", "words"), [(["0", ""], "cannot be a client's name"), (["0", "0"], "named twice")]
+    ("clients", "words"), [(["0", ""], "cannot be a client's name"), (["0", "0"], "listed twice")]
 )
 def test_odd_names_in_an_enrolment_are_refused(clients, words):
     with pytest.raises(ConfigError, match=words):

@@ -133,7 +133,7 @@ SERVER_DIES = {
     "with a round told and not committed": Point(
         "before", "heterophony.runs.folder:RunFolder.commit"
     ),
-    "with a commit half written": Point("before", "heterophony.runs.folder:write_atomically", 2),
+    "with a commit half written": Point("before", "heterophony.core.files:write_atomically", 2),
     "with a commit and nobody told": Point("after", "heterophony.runs.folder:RunFolder.commit"),
     "in the last evaluation": Point(
         "after", "heterophony.boards.protocol.assignments:Assignments.accept_or_reject", 14

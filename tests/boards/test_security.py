@@ -97,7 +97,7 @@ TRAINING: list[Attack] = [
     (lambda r: altered(r, lambda v: v[:1]), "is torch.float32 (1,"),
     (lambda r: altered(r, lambda v: v.double()), "is torch.float64"),
     (renamed, "'own.x' is not expected"),
-    (lambda r: altered(r, lambda v: v + 1e9), "times that of what was sent"),
+    (lambda r: altered(r, lambda v: v + 1e9), "times that of the tensors that were sent"),
     (lambda r: forged(r, samples=10**9), "claims 1000000000 examples"),
     (lambda r: forged(r, examples=10**15), "processed examples"),
 ]
@@ -107,7 +107,7 @@ EVALUATION: list[Attack] = [
     (lambda r: forged(r, metrics={"P": 10**6}), "metric 'P' is 1e+06"),
     (lambda r: forged(r, metrics={"P": math.nan}), "is not a finite number"),
     (lambda r: forged(r, client="0"), "does not belong to the job of client '3'"),
-    (lambda r: codec.MAGIC + (9).to_bytes(4, "big") + EVIL, "over the limit of"),
+    (lambda r: codec.MAGIC + (9).to_bytes(4, "big") + EVIL, "exceeds the limit of"),
 ]
 
 

@@ -515,7 +515,7 @@ def test_a_greeting_that_does_not_fit_is_refused_in_words(tmp_path):
     other = Hello("s", 1, "0.1.0", "ab" * 32, (holding("x"),))
     told = [world.server.handle_message("pi-2", h, 0.0)[0].payload for h in (twice, other)]
     whys = [decode_message(split_run(p)[1], Refused).why for p in told]
-    assert whys[0] == "it names a client twice"
+    assert whys[0] == "it lists a client twice"
     assert whys[1].startswith("it has a different configuration")
 
 

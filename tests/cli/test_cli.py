@@ -151,7 +151,7 @@ def test_own_data_from_an_npz():
     [
         (
             "data.name=digit",
-            "data.name: no data set 'digit' here, and no path to a .npz file, a .csv",
+            "data.name: 'digit' is neither a data set nor the path of a .npz file, a .csv",
         ),
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
@@ -529,7 +529,7 @@ def test_data_show_tells_the_official_split_and_the_users():
 
 
 def test_data_fetch_of_what_needs_no_download_is_said():
-    assert refused(3, "data", "fetch", "digits").startswith("'digits' is not a data set to downl")
+    assert refused(3, "data", "fetch", "digits").startswith("'digits' cannot be downloaded")
 
 
 def test_data_partition():

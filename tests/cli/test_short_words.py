@@ -108,18 +108,18 @@ def test_compare_takes_names_in_any_case():
 @pytest.mark.parametrize(
     ("pairs", "note"),
     [
-        (["lr=0.25"], "lr=0.25: taken as training.lr=0.25"),
-        (["LR=0.25"], "LR=0.25: taken as training.lr=0.25"),
-        (["data=fmnist"], "data=fmnist: taken as data.name=fmnist"),
-        (["engine=serial"], "engine=serial: taken as engine.name=serial"),
-        (["clients=5"], "clients=5: taken as data.clients=5"),
-        (["algorithm.name=local", "clients=5"], "clients=5: taken as data.clients=5"),
-        (["rate=0.5"], "rate=0.5: taken as participation.rate=0.5"),
-        (["partition.alpha=3"], "partition.alpha=3: taken as data.partition.alpha=3"),
-        (["algorithm.name=fedprox", "mu=3"], "mu=3: taken as algorithm.mu=3"),
+        (["lr=0.25"], "lr=0.25: read as training.lr=0.25"),
+        (["LR=0.25"], "LR=0.25: read as training.lr=0.25"),
+        (["data=fmnist"], "data=fmnist: read as data.name=fmnist"),
+        (["engine=serial"], "engine=serial: read as engine.name=serial"),
+        (["clients=5"], "clients=5: read as data.clients=5"),
+        (["algorithm.name=local", "clients=5"], "clients=5: read as data.clients=5"),
+        (["rate=0.5"], "rate=0.5: read as participation.rate=0.5"),
+        (["partition.alpha=3"], "partition.alpha=3: read as data.partition.alpha=3"),
+        (["algorithm.name=fedprox", "mu=3"], "mu=3: read as algorithm.mu=3"),
         (
             ["data.partition.kind=classes", "per_client=3"],
-            "per_client=3: taken as data.partition.per_client=3",
+            "per_client=3: read as data.partition.per_client=3",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_short_key_is_completed_and_said(pairs, note):
     found = read_config(None, pairs, notes.append)
     assert notes == [note]
     *others, _ = pairs
-    assert found == read_config(None, [*others, note.partition("taken as ")[2]])
+    assert found == read_config(None, [*others, note.partition("read as ")[2]])
 
 
 def test_a_full_key_is_not_said():
@@ -160,7 +160,7 @@ def test_the_command_says_once_what_a_short_key_was_taken_for():
     words = ["compare", "fedavg", "fedprox", *QUICK, "-c", "lr=0.2", "--seeds", "0-1"]
     done = call(*words, "--out", "both")
     assert done.exit_code == 0
-    assert done.stderr.splitlines().count("lr=0.2: taken as training.lr=0.2") == 1
+    assert done.stderr.splitlines().count("lr=0.2: read as training.lr=0.2") == 1
     assert config("both/fedavg-1")["training"]["lr"] == 0.2
 
 

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_said_and_nothing_is_written(how, said, tmp_path):
 def test_the_shapes_that_differ_are_said(tmp_path):
     path = checkpoint(tmp_path / "a.safetensors", "mlp", (1, 9, 9), 10)
     with pytest.raises(
-        ConfigError, match=r"has the shape \(100, 81\), here it is \(100, 64\); only"
+        ConfigError, match=r"has the shape \(100, 81\), but this model needs \(100, 64\); only"
     ):
         played("fedavg", init=path)
 

@@ -404,7 +404,7 @@ REFUSED = [  # section, line, what is said
     (
         "training",
         "learning = 1",
-        "training.learning: unknown key; there is: batch, betas, clip_norm,",
+        "training.learning: unknown key; choose from: batch, betas, clip_norm,",
     ),
     ("training", "momentun = 1", "training.momentun: unknown key; did you mean 'momentum'?"),
     ("local", "lr = 'fast'", "training.lr: must be a number, not 'fast'"),
@@ -422,7 +422,11 @@ REFUSED = [  # section, line, what is said
     ("data", "partition = { kind = ['iid'] }", "data.partition.kind: no '['iid']' here"),
     ("data", "split = 'train'", "data.split: must be one of merged, official, not 'train'"),
     ("data", "feature_skew = 3", "data.feature_skew: must be a table, not 3"),
-    ("data", "feature_skew = {}", "data.feature_skew.kind: no '' here; there is: noise, rotation"),
+    (
+        "data",
+        "feature_skew = {}",
+        "data.feature_skew.kind: no '' here; choose from: noise, rotation",
+    ),
     (
         "data",
         "feature_skew = { kind = 'rotation', degrees = 200 }",
@@ -444,7 +448,11 @@ REFUSED = [  # section, line, what is said
     ("model", "name = 'convnett'", "model.name: no 'convnett' here; did you mean 'convnet'?"),
     ("model", "head_depth = 0", "model.head_depth: must be at least 1, not 0"),
     ("algorithm", "name = 'fedregg'", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
-    ("algorithm", "name = 3", "algorithm.name: no '3' here; there is: apfl, apple, centralized,"),
+    (
+        "algorithm",
+        "name = 3",
+        "algorithm.name: no '3' here; choose from: apfl, apple, centralized,",
+    ),
     ("algorithm", "mu = 3", "algorithm.mu: unknown key"),
     ("participation", "rate = 2", "participation.rate: must be above 0 and at most 1, not 2"),
     ("participation", "count = 0", "participation.count: must be at least 1, not 0"),

@@ -95,7 +95,7 @@ def test_an_algorithm_that_averages_nets_refuses_different_ones(name: str) -> No
 
 def test_boards_need_named_clients() -> None:
     config = resolve_config({"data": {"name": "digits"}, "model": {"groups": "cnn-3"}})
-    with pytest.raises(ConfigError, match="on boards, every group must name its clients"):
+    with pytest.raises(ConfigError, match="on boards, every group must list its clients"):
         config.build_board_plan(config.build_federation())
 
 

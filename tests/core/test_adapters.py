@@ -58,7 +58,9 @@ def test_targets_choose_layers_by_pattern():
     net = LoRA(targets=("*.query", "*.value")).apply(build("vit_tiny")[0])
     adapted = {k.rsplit(".", 2)[1] for k, p in net.named_parameters() if "lora" in k}
     assert adapted == {"query", "value"}
-    with pytest.raises(ConfigError, match=r"no layer matches targets \['\*\.qeury'\]; it has base"):
+    with pytest.raises(
+        ConfigError, match=r"no layer of the net matches targets \['\*\.qeury'\]; it has base"
+    ):
         LoRA(targets=("*.qeury",)).apply(build("vit_tiny")[0])
 
 

@@ -145,9 +145,9 @@ def test_groups_come_back_whatever_their_names(groups, header):
 
 
 def test_encode_refuses_what_decode_would():
-    with pytest.raises(CodecError, match="over the limit"):
+    with pytest.raises(CodecError, match="exceeds the limit"):
         encode_blob(Tensors(), {"x": "y" * HEADER_LIMIT})
-    with pytest.raises(CodecError, match="over the limit"):
+    with pytest.raises(CodecError, match="exceeds the limit"):
         encode_blob(Tensors({f"{i:0500d}": torch.zeros(()) for i in range(2000)}))
     with pytest.raises(CodecError, match="not allowed"):
         encode_blob(Tensors({"n" * (NAME_LIMIT + 1): torch.zeros(1)}))
@@ -264,7 +264,7 @@ def test_an_oversize_inner_header_is_refused_before_it_is_parsed(monkeypatch, cl
 
     monkeypatch.setattr(codec.json, "loads", parse)
     monkeypatch.setattr(codec, "load", parse)
-    with pytest.raises(CodecError, match=f"a header of {claim} bytes is over the limit"):
+    with pytest.raises(CodecError, match=f"a header of {claim} bytes exceeds the limit"):
         decode_blob(build(b"{}", claim.to_bytes(8, "little") + b" " * 100))
 
 
@@ -277,9 +277,7 @@ def test_a_header_of_exactly_the_limit_passes():
 def test_more_bytes_than_the_caller_allows_are_refused_before_anything_else(monkeypatch):
     assert decode_blob(BLOB, limit=len(BLOB))[1] == {"t": 3}
     monkeypatch.setattr(codec.json, "loads", lambda *_: pytest.fail("parsed"))
-    with pytest.raises(
-        CodecError, match=f"{len(BLOB)} bytes are over the limit of {len(BLOB) - 1}"
-    ):
+    with pytest.raises(CodecError, match=f"{len(BLOB)} bytes exceed the limit of {len(BLOB) - 1}"):
         decode_blob(BLOB, limit=len(BLOB) - 1)
     assert BLOB_LIMIT == 4 * 2**30
 

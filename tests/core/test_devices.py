@@ -36,7 +36,7 @@ from heterophony.studies.many import RunOptions, run_many
 from heterophony.studies.search import create_sweep, list_due_folders
 from heterophony.studies.spec import read_spec
 from heterophony.studies.sweep import build_sweep
-from heterophony.tools.doctor import Trial, find_differences
+from heterophony.tools.doctor import CheckedRun, find_differences
 
 CUDA = Compute(torch.device("cuda"))
 
@@ -284,7 +284,7 @@ def test_the_check_of_a_gpu_needs_one(pretend):
 
 def test_the_check_of_a_gpu_names_what_differs_by_the_workers():
     def trial(algorithm, device, workers, sha256):
-        return Trial(algorithm, device, workers, sha256, 1.0, 0.5, None)
+        return CheckedRun(algorithm, device, workers, sha256, 1.0, 0.5, None)
 
     same = [trial("fedavg", "cpu", 2, "c"), trial("fedavg", "cuda", 1, "a")]
     assert find_differences([*same, trial("fedavg", "cuda", 2, "a")]) == []

@@ -51,7 +51,7 @@ def test_an_unknown_key_gets_its_place_and_the_nearest_right_one(cls, wrong, rig
 
 def test_with_nothing_near_all_keys_are_listed():
     said = message(construct, FedProx, {"zzz": 1}, "algorithm")
-    assert said == "algorithm.zzz: unknown key; there is: mu"
+    assert said == "algorithm.zzz: unknown key; choose from: mu"
 
 
 def test_where_there_are_no_keys_nothing_is_suggested():
@@ -235,9 +235,15 @@ def test_a_partition_is_what_the_user_wrote():
             {"kind": "dirichelt"},
             "data.partition.kind: no 'dirichelt' here; did you mean 'dirichlet'?",
         ),
-        ({"kind": "zzz"}, "data.partition.kind: no 'zzz' here; there is: classes, dirichlet, file"),
+        (
+            {"kind": "zzz"},
+            "data.partition.kind: no 'zzz' here; choose from: classes, dirichlet, file",
+        ),
         ({"kind": "iid", "alpha": 1}, "data.partition.alpha: unknown key"),
-        ({"kind": "classes", "alpha": 1}, "data.partition.alpha: unknown key; there is: balanced"),
+        (
+            {"kind": "classes", "alpha": 1},
+            "data.partition.alpha: unknown key; choose from: balanced",
+        ),
         ({"alpha": "x"}, "data.partition.alpha: must be a number, not 'x'"),
         ({"alpha": NAN}, "data.partition.alpha: must be a finite number, above 0, not nan"),
     ],
@@ -263,7 +269,7 @@ def test_every_setting_explains_itself_and_nobody_can_change_one(cls):
 
 def test_suggestions():
     assert suggest_or_list("fedporx", ["fedavg", "fedprox"]) == "; did you mean 'fedprox'?"
-    assert suggest_or_list("x", ["b", "a"]) == "; there is: a, b"
+    assert suggest_or_list("x", ["b", "a"]) == "; choose from: a, b"
     assert suggest_or_list("x", []) == ""
 
 
@@ -279,5 +285,5 @@ def test_a_number_that_no_file_can_hold_is_refused_in_one_line():
 
 
 def test_a_setting_must_not_have_the_name_of_what_every_algorithm_has():
-    with pytest.raises(ConfigError, match=r"^algorithm Own: setting 'pooled' has the name of"):
+    with pytest.raises(ConfigError, match=r"^algorithm Own: setting 'pooled' has the same name as"):
         type("Own", (hp.Algorithm,), {"pooled": setting(1.0, "a number")})

@@ -213,7 +213,7 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
     with pytest.raises(ConfigError) as caught:
         played(Thawing(), model=frozen_backbone())
     assert str(caught.value) == (
-        f"client.fit: train names '{said}', which is frozen (requires_grad=False) when the run"
+        f"client.fit: train contains '{said}', which is frozen (requires_grad=False) when the run"
         " starts; unfreeze it before the run, or remove it from train"
     )
 
@@ -223,7 +223,7 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
     [
         ("fedavg", ("first", "norm", "second", "fc"), "model: all of its parameters are frozen ("),
         ("pfedgate", ("first", "norm", "second", "fc"), "pfedgate: all parameters of the model"),
-        ("fedgen", ("fc",), "fedgen: the head is frozen, so it cannot be learned"),
+        ("fedgen", ("fc",), "fedgen: the head is frozen, so it cannot be trained"),
         (
             "fixhead",
             ("fc",),

@@ -17,7 +17,7 @@ from helpers.commands import call, refused
 from helpers.made_runs import FIRST, SECOND, data_of, played, stored
 from heterophony.core.errors import FolderError, HeterophonyError
 from heterophony.core.files import ARCHIVE_LIMIT, pack_folders, unpack
-from heterophony.papers.leaderboard import PACKED_ENTRIES, read_board, write_entry
+from heterophony.papers.leaderboard import PACKED_ENTRIES, read_leaderboard, write_entry
 from heterophony.report.page import html
 from heterophony.results.runs import PACKED_RUNS, load_runs
 
@@ -112,7 +112,7 @@ def test_packed_entries_are_read_as_their_folders_are(tmp_path: Path) -> None:
     assert call("leaderboard", "show", tmp_path, "--json").stdout == plain
     assert call("leaderboard", "show", archive, "--json").stdout == plain
     write_entry(tmp_path / "two", config, {0: result})
-    assert [entry.folder.name for entry in read_board(tmp_path)] == ["one", "two"]
+    assert [entry.folder.name for entry in read_leaderboard(tmp_path)] == ["one", "two"]
     shutil.rmtree(tmp_path / "two")
     with zipfile.ZipFile(archive, "a") as file:
         file.writestr("three/entry.json", json.dumps({"seeds": {}}))
@@ -140,7 +140,7 @@ def test_code_in_an_archive_does_not_run(tmp_path: Path) -> None:
 def test_a_name_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "a.zip", **{"ok/b": b"", name: b"x"})
     before = count_temporary()
-    with pytest.raises(FolderError, match="is outside of it"), unpack(archive):
+    with pytest.raises(FolderError, match="is outside its folder"), unpack(archive):
         pass
     assert count_temporary() == before
     assert not (tmp_path.parent / "a").exists()

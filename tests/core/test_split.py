@@ -278,7 +278,7 @@ def test_a_head_may_be_named_by_its_path(path):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (LongResidual, "what follows 'fc2' also uses values from before it"),
+        (LongResidual, "operations after 'fc2' also use values from before it"),
         (Twice, "its forward calls 'head' 2 times"),
         (ByHand, "nothing with parameters comes before 'body'"),
         (ControlFlowAround, "torch.fx cannot follow its forward (symbolically traced variables"),
@@ -308,7 +308,7 @@ def test_without_an_example_a_wrong_split_is_found_later():
     net = hp.split(ControlFlow())
     with pytest.raises(
         ConfigError,
-        match=r"^cannot split ControlFlow: base and head do not fit together; .* hp\.Net",
+        match=r"^cannot split ControlFlow: base and head cannot be called one after the other; .* hp\.Net",
     ):
         verify_origin(net, images())
     verify_origin(hp.split(ControlFlow(), "head"), images())
@@ -336,7 +336,9 @@ def test_a_split_moves_no_statistics_and_no_random_state():
 def test_an_example_that_does_not_fit_is_said():
     with pytest.raises(ConfigError) as caught:
         hp.split(LogSoftmax(), example=images(4, (1, 9, 9)))
-    assert str(caught.value).startswith("LogSoftmax cannot take examples of 1×9×9: mat1 and mat2")
+    assert str(caught.value).startswith(
+        "LogSoftmax cannot process examples of 1×9×9: mat1 and mat2"
+    )
 
 
 def test_a_module_that_returns_more_than_logits_is_refused():

@@ -121,10 +121,10 @@ def unnameable(path: Path) -> None:
 
 
 NOWHERE = {
-    "nothing there": (lambda p: None, [], "there is no .*in; name a folder with data"),
+    "nothing there": (lambda p: None, [], "there is no .*in; give the path of a folder"),
     "empty": (lambda p: (p / "in").mkdir(), [], "in holds no data: neither folders of images"),
     "a file of another kind": (lambda p: (p / "in").write_text("x"), [], "in holds no data"),
-    "one client for two names": (lonely, ["a", "b"], "in holds the data of one client; name"),
+    "one client for two names": (lonely, ["a", "b"], "in holds the data of one client; give"),
     "twice": (doubled, [], "in/a and .*in/a.npz name the same client; remove one"),
     "another name": (
         lambda p: images(p / "in" / "attic", 0, 3),
@@ -287,7 +287,7 @@ WRONG = {
     "data.partition.kind=iid": "data.partition: cannot be set with data.name = 'own'; leave it out",
     "data.split=official": "data.split: cannot be set with data.name = 'own'; leave it out",
     "data.frozen_augment=true": "data.frozen_augment: cannot be set with data.name = 'own'; leave it out",
-    "data.name=digits": "data.classes: digits has its own; leave it out",
+    "data.name=digits": "data.classes: digits has its own classes; leave it out",
 }
 
 

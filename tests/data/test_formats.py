@@ -159,7 +159,7 @@ def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):
 def test_settings_that_a_format_does_not_know_are_refused(tmp_path):
     folder = write_images(tmp_path / "set", ("a", "b"))
     for key, value, words in (
-        ("classes", 3, "has its own"),
+        ("classes", 3, "has its own classes"),
         ("task", "regression", "is for classification"),
         ("users", "writer", "has no such column"),
     ):
@@ -441,7 +441,7 @@ def test_folders_of_images_by_client_are_clients(tmp_path):
     assert {c: len(r) for c, r in made.test.items()} == {"amazon": 2, "dslr": 2}
     write_image(tmp_path / "split" / "webcam" / "mug" / "0.png")
     assert refused(read_source, str(tmp_path / "split")) == (
-        f"{tmp_path / 'split' / 'webcam'} has no test images, but other clients have; give"
+        f"{tmp_path / 'split' / 'webcam'} has no test images, but other clients have some; give"
         " them to all clients or to none"
     )
 

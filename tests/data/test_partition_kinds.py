@@ -71,7 +71,7 @@ def test_topped_up_every_example_is_given_once_and_nobody_has_too_few(
 ):
     labels, rule = draw(seed).integers(0, classes, n), Dirichlet(alpha, least, top_up=True)
     if n < clients * least:
-        with pytest.raises(DataError, match=f"{n} examples do not give each of {clients} clients"):
+        with pytest.raises(DataError, match=f"{n} examples are too few for {least} per client"):
             rule.deal(labels, classes, clients, draw(seed))
         return
     parts = rule.deal(labels, classes, clients, draw(seed))
@@ -125,7 +125,7 @@ def test_quantity_gives_every_example_once_and_everybody_the_minimum(
 ):
     rule, labels = Quantity(alpha, least), draw(seed).integers(0, 5, n)
     if n < clients * least:
-        with pytest.raises(DataError, match=f"{n} examples do not give each of {clients} clients"):
+        with pytest.raises(DataError, match=f"{n} examples are too few for {least} per client"):
             rule.deal(labels, 5, clients, draw(seed))
         return
     parts = rule.deal(labels, 5, clients, draw(seed))
@@ -361,7 +361,7 @@ def test_users_with_too_few_examples_are_left_out_and_too_few_users_said():
     assert {s.name for s in Natural(min_train=45).allot(source, Terms(2))} == {"2", "3"}
     assert {s.name for s in Natural(min_test=20).allot(source, Terms(1))} == {"3"}
     assert {s.name for s in Natural(test_windows=20).allot(source, Terms(1))} == {"3"}
-    said = r"4 clients, but 3 of 4 users of made have enough examples, '0' has not; lower data\.cl"
+    said = r"4 clients, but 3 of 4 users of made have enough examples, '0' does not; lower data\."
     with pytest.raises(DataError, match=said):
         Natural(min_size=20).allot(source, Terms(4))
     with pytest.raises(DataError, match="has no users"):

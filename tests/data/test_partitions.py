@@ -267,7 +267,7 @@ def test_a_class_that_nobody_may_hold_is_an_error_not_the_last_clients(
 ):
     labels = np.repeat(np.arange(classes), 20)
     with pytest.raises(
-        DataError, match=rf"{clients} clients .* {per_client} of {classes} .* nobody"
+        DataError, match=rf"{clients} clients .* {per_client} of {classes} .* no client"
     ):
         Classes(per_client).deal(labels, classes, clients, draw())
 

@@ -64,7 +64,7 @@ def test_digits_are_those_of_scikit_learn():
 )
 def test_an_unknown_name_gets_the_nearest_right_one(name, words):
     said = refused(read_source, name)
-    assert said.startswith(f"data.name: no data set '{name}' here")
+    assert said.startswith(f"data.name: '{name}' is neither a data set")
     assert said.endswith(words)
 
 

@@ -126,7 +126,7 @@ def test_clients_whose_examples_do_not_fit_are_named(tmp_path, other):
     np.savez(tmp_path / "b.npz", **other)
     said = refused(read_source, str(tmp_path))
     assert said.startswith(f"{tmp_path / 'b.npz'}: x ")
-    assert "does not fit a.npz, whose examples are float32 (4,)" in said
+    assert "does not match a.npz, whose examples are float32 (4,)" in said
     (tmp_path / "b.npz").write_bytes(b"no zip")
     assert f"cannot read {tmp_path / 'b.npz'}" in refused(read_source, str(tmp_path))
 

@@ -118,10 +118,10 @@ def test_the_error_has_no_chain_of_others_behind_it(cache, offline):
 
 
 def test_only_what_can_be_downloaded_is():
-    assert "; there is: bloodmnist, breastmnist, cifar10, cifar10-small" in refused(
+    assert "; these can: bloodmnist, breastmnist, cifar10, cifar10-small" in refused(
         fetch_dataset, "digits"
     )
-    assert "'fmnits' is not a data set to download" in refused(fetch_dataset, "fmnits")
+    assert "'fmnits' cannot be downloaded" in refused(fetch_dataset, "fmnits")
     assert "LEAF" in refused(fetch_dataset, "shakespeare")
 
 

@@ -48,10 +48,10 @@ def test_a_frame_beside_its_labels_is_a_table(tmp_path):
     assert {c: (len(made.train[c]), len(made.test[c])) for c in "ab"} == {"a": (3, 4), "b": (4, 4)}
     assert made.x[made.test["a"]].tolist() == [[3, 1], [4, 0], [5, 2], [6, 1]]
     for wrong, words in (
-        ((pair[0], [0, 1]), "4 examples and 2 labels"),
-        ((Frame({"label": [0, 1]}), [0, 1]), "has a column 'label' beside the labels; drop one"),
+        ((pair[0], [0, 1]), "4 examples but 2 labels"),
+        ((Frame({"label": [0, 1]}), [0, 1]), "has a column 'label' in addition to the labels"),
         ((*pair, Frame({"a": [1]}), [0]), "training and test examples have different columns"),
-        ({"a": pair, "b": pair * 2}, "some clients have test examples of their own, others have"),
+        ({"a": pair, "b": pair * 2}, "some clients have test examples, others have none"),
     ):
         with pytest.raises(DataError, match=words):
             hp.federate(wrong)

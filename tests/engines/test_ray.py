@@ -311,7 +311,7 @@ def test_a_model_that_cannot_be_pickled_is_reported(nodes):
 
 def test_a_job_that_fits_on_no_node_is_reported_at_once(nodes):
     with pytest.raises(
-        EngineError, match=r"no node .* \(engine.cpus = 1 and engine.gpus = 2\); lower it"
+        EngineError, match=r"no node .* for a job; lower engine.cpus = 1 and engine.gpus = 2"
     ):
         on_ray("fedavg", cluster=hp.Cluster(gpus=2))
 
@@ -480,7 +480,7 @@ def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
-        pytest.raises(ConfigError, match="joined with its token; put it into"),
+        pytest.raises(ConfigError, match="joining a cluster needs its token; put"),
         engine.require_token(hp.Cluster(address="auto")),
     ):
         pass
@@ -497,7 +497,7 @@ def test_a_cluster_that_is_not_there_is_reported_at_once():
 
 @pytest.mark.parametrize("address", ["foo", "ray://head:10001", "head:", ":1"])
 def test_an_address_is_that_of_a_head(address):
-    with pytest.raises(ConfigError, match=r"address: must be auto, or host:port of its head"):
+    with pytest.raises(ConfigError, match=r"address: must be auto, or a cluster.s host:port"):
         hp.Cluster(address=address)
 
 

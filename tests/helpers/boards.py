@@ -1,8 +1,8 @@
 """Runs on boards for tests: a real Mosquitto, and server and boards in threads or in processes.
 
-Threads are quick. Torch has one generator per process, which real boards do not share, so only one
-thread computes at a time. Processes are forked from a server that has imported torch, run the code of
-the two commands, and can be killed at moments that a test chooses.
+Threads are quick, but share torch's generator, which real boards do not; so only one thread computes
+at a time. Processes are forked from a server that has imported torch, run the code of the two
+commands, and can be killed at moments that a test chooses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
 from heterophony.studies.run import execute_plan
 
-LONG = 120.0  # seconds; longer means that a test fails
+LONG = 120.0  # seconds after which a test fails
 
 
 # Brokers --------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ HELD = {"one": ["0", "2"], "two": ["1", "3"]}
 ALONE = threading.Lock()
 BOARD_ERRORS: list[
     Exception
-] = []  # of boards; raised in the server, which would otherwise wait for them
+] = []  # errors of boards, which are raised in the server so that it does not wait for them
 
 
 def compute_one_at_a_time(patch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ BUILD_FEDERATION = Config.build_federation
 
 
 def build_shared_federation(key: str, config: Config) -> Federation:
-    """Return a shared federation, which nobody changes."""
+    """Return a federation that all threads share and none changes."""
     with ALONE:
         if key not in FEDERATIONS:
             FEDERATIONS[key] = BUILD_FEDERATION(config)
@@ -163,7 +163,7 @@ def small(algorithm: str, *, trust: bool = False, **settings: Any) -> Config:
 def simulated(
     config: Config, folder: Path, engine: type[Serial] = Serial
 ) -> tuple[Summary, list[Event]]:
-    """Run the same configuration without boards."""
+    """Run the configuration as a simulation; return the summary and the events."""
     plan = config.build_plan(config.build_federation())
     return run_in_folder(
         config, folder, lambda out: execute_plan(plan, out, engine(plan, out.client_store))
@@ -245,7 +245,7 @@ def on_boards(
 # Boards in processes --------------------------------------------------------------------------
 
 PAUSE = 0.01
-SLOW = [  # to import: once, not in every process
+SLOW = [  # modules to import once, not in every process
     "heterophony.engines.pool",
     *("heterophony.boards.board", "heterophony.boards.server"),
     *(
@@ -257,7 +257,7 @@ SLOW = [  # to import: once, not in every process
 ]
 HOLDS = {"one": ["0", "2"], "two": ["1", "3"]}
 SETTINGS = {
-    "algorithm.name": "fedreg",  # with a head of every client's own
+    "algorithm.name": "fedreg",  # every client has a personal head
     "rounds": "2",
     "data.clients": "4",
     "data.partition.alpha": "0.5",
@@ -269,7 +269,7 @@ SETTINGS = {
 
 def preload() -> None:
     """Start the fork server with all slow imports done."""
-    forkserver._forkserver._stop()  # one that others started knows less
+    forkserver._forkserver._stop()  # another test's server has fewer imports
     child_processes.CONTEXT.set_forkserver_preload(SLOW)
     forkserver.ensure_running()
 
@@ -281,7 +281,7 @@ def configured(**more: str) -> Config:
 
 
 def simulated_result(folder: Path, config: Config) -> dict[str, Any]:
-    """Return the result of the same run without boards."""
+    """Run the configuration as a simulation; return the result."""
     made = RunFolder(folder)
     made.create(config.to_toml())
     try:
@@ -296,15 +296,15 @@ def simulated_result(folder: Path, config: Config) -> dict[str, Any]:
 class Point:
     """A moment in a process's life: before or after the nth call of a function.
 
-    The function is written ``module:Class.function``. With ``topic``, only calls count whose first
-    argument ends like this.
+    The function is written ``module:Class.function``. With ``topic``, only calls whose first
+    argument ends with it count.
     """
 
     when: str
     what: str
     nth: int = 1
     topic: str = ""
-    signal: int = signal.SIGKILL  # that the process then sends to itself
+    signal: int = signal.SIGKILL  # the signal that the process sends to itself
 
     def install(self) -> None:
         module, _, path = self.what.partition(":")
@@ -329,13 +329,13 @@ class Point:
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """How a process is started: when it is killed, its network settings, and what it replays."""
+    """Options of a process: when it is killed, its network settings, and the messages that it replays."""
 
     points: tuple[Point, ...] = ()
     port: int | None = None  # instead of the broker's own
     keepalive: int = 30
     will_delay: int = 15
-    replays: Path | None = None  # file with all its publications, to be published again
+    replays: Path | None = None  # file of its messages, which it publishes again
 
     def settle(self) -> None:
         """Apply these settings in the new process."""
@@ -432,7 +432,7 @@ def serve_folder(known: enrolment.Enrolment, path: Path, say: Callable[[str], No
 
 
 class BoardProcesses:
-    """A folder with a run and its boards, and their processes; ``end`` kills all that still run."""
+    """A folder with a run and its boards, and their processes; ``end`` kills those that still run."""
 
     def __init__(self, broker: Broker, enrolments: Path, folder: Path, config: Config) -> None:
         self.broker, self.enrolments, self.folder = broker, enrolments, folder
@@ -458,7 +458,7 @@ class BoardProcesses:
     def board(
         self, name: str, *points: Point, clients: list[str] | None = None, home: str = "", **ways
     ) -> Any:
-        """Start a board of that name; ``home`` is another folder than its own."""
+        """Start a board; ``home`` names a folder to use in place of its own."""
         enrolled, held = self.enrolments / f"{name}.toml", clients or HOLDS[name]
         folder = self.folder / (home or name)
         return self.start(home or name, enrolled, folder, held, ProcessOptions(points, **ways))

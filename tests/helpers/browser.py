@@ -13,7 +13,7 @@ QUIET = "--disable-gpu --disable-background-networking --disable-component-updat
 
 
 def find_browser() -> str:
-    """The path of a browser. Without one, the test is skipped; in CI it fails."""
+    """Return the path of a browser. Without one, skip the test; in CI, fail it."""
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if not path and os.environ.get("CI") == "true":
         pytest.fail("there is no browser")
@@ -23,7 +23,7 @@ def find_browser() -> str:
 
 
 def dump_dom(folder: Path, text: str) -> str:
-    """The body of a page after its script ran, without its scripts."""
+    """Return the body of a page after its script ran, up to its data."""
     (folder / "page.html").write_text(text)
     profile = f"--user-data-dir={folder / 'profile'}"
     options = ["--headless", "--no-sandbox", *QUIET.split(), profile, "--dump-dom"]

@@ -1,4 +1,4 @@
-"""The command line called in this process: its answer, or its one line of refusal."""
+"""Call the command line in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heterophony.cli import app
 
 
 def call(*words: str | Path) -> Result:
-    """The command in this process; a real exception is the test's."""
+    """Call a command and return its result; raise any exception but SystemExit."""
     done = CliRunner().invoke(app, [str(w) for w in words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -18,7 +18,7 @@ def call(*words: str | Path) -> Result:
 
 
 def refused(code: int, *words: str | Path) -> str:
-    """The one line on stderr."""
+    """Call a command that must exit with ``code``; return its one line on stderr without ``error:``."""
     done = call(*words)
     assert done.exit_code == code
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""How far a run has come that a test is about to kill."""
+"""Count the events of a run that a test is about to kill."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def recorded(events: Path) -> int:
-    """How many events there are so far."""
+    """Return the number of events recorded so far."""
     return events.read_bytes().count(b"\n") if events.exists() else 0

@@ -1,4 +1,4 @@
-"""Read the code blocks of documents, and check or run what they show."""
+"""Read the code blocks of documents, and check their commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block:
 
 
 def list_documents() -> list[Path]:
-    """List the documents whose code is checked: all but the record of changes."""
+    """List the documents whose code is checked: all except the changelog."""
     folders = ("", "benchmarks", "docs", "docs/*", "examples", "results", "results/*")
     found = {page for folder in folders for page in ROOT.glob(f"{folder}/*.md".lstrip("/"))}
     return sorted(found - {ROOT / "CHANGELOG.md"})
@@ -73,7 +73,7 @@ def read_indented(text: str) -> Iterator[Block]:
 
 
 def read_setups(text: str) -> Iterator[Block]:
-    """Read what a page prepares for its blocks, in comments that readers do not see."""
+    """Read the setup code of a page, in comments that readers do not see."""
     for comment in COMMENT.finditer(text):
         if comment[1] == "setup":
             yield Block("python", comment[2], count_lines(text, comment.start()))
@@ -108,7 +108,7 @@ def split_commands(text: str) -> Iterator[list[str]]:
 
 
 def find_problem(words: list[str]) -> str:
-    """Describe what is wrong with a command, without running it; nothing if all is well."""
+    """Describe what is wrong with a command, without running it; empty if nothing is."""
     program, *rest = words
     if program == "heterophony":
         return "" if "…" in rest else check_heterophony(rest)
@@ -131,7 +131,7 @@ def check_extras(text: str) -> str:
 
 
 def check_heterophony(words: list[str]) -> str:
-    """Parse a command line by the program's own parser, and its settings by their own rules."""
+    """Parse a command line with the program's own parser, and check its settings; return the problem."""
     try:
         values = parse(words)
     except Exit:  # of --help

@@ -1,7 +1,7 @@
-"""A disk with faults: a real folder, and a record of what a power cut would leave of it.
+"""A disk with faults: a real folder, and a record of the content that a power cut would leave.
 
-Only synced content and names are safe. ``Disk`` replaces the few calls by which heterophony writes; each
-is a step at which an armed fault can strike.
+Only synced content and names are safe. ``Disk`` replaces the few calls with which heterophony writes;
+each is a step at which an armed fault can strike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import io
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,11 +26,11 @@ OPEN_TO_APPEND = files.open_to_append
 
 
 class KilledError(BaseException):
-    """The process has ended as by SIGKILL; what unwinds afterwards must not write."""
+    """The process was killed as by SIGKILL; code that runs while this error unwinds must not write."""
 
 
 class Disk:
-    """The folders of all machines; ``current`` is the one whose program runs, empty for none.
+    """The folders of all machines; ``current`` is the machine whose program runs, or empty.
 
     Without a current machine, writing is as usual.
     """
@@ -38,7 +39,8 @@ class Disk:
         self.root, self.current = root, ""
         self.hosts: dict[str, str] = {}  # by process: the machine where it runs, besides its own
         self.names: dict[str, dict[str, int]] = {}  # by folder: its synced entries
-        self.content: dict[int, bytes] = {}  # by inode: what was synced
+        self.content: dict[int, bytes] = {}  # by inode: the synced content
+        self.syncing = threading.Lock()  # memories are written by several threads
         self.armed: list[list[Any]] = []  # who, kind, steps to go
         self.dead: set[str] = set()
         self.struck = set[str]()  # machines that a power cut has hit
@@ -111,7 +113,7 @@ class Disk:
             return FaultyFile(self, os.dup(file.fileno()), "ab")
 
     def step(self, path: object, fails: bool = True, tears: bool = False) -> bool:
-        """Count a step of the current machine, which a fault may end.
+        """Count a step of the current machine, at which a fault may strike.
 
         Return True if the caller ``tears`` its write and then calls ``kill``.
         """
@@ -144,7 +146,7 @@ class Disk:
         raise KilledError
 
     def end_process(self, who: str) -> None:
-        """Close the files and locks of a machine's program, as its end does."""
+        """Close the files and locks of a machine's program, as when it exits."""
         for file in self.files.pop(who, []):
             io.FileIO.close(file)
         for fd, inode in self.locks.pop(who, []):
@@ -153,14 +155,15 @@ class Disk:
                     os.close(fd)
 
     def sync(self, path: Path) -> None:
-        if path.is_dir():
-            self.names[str(path)] = {e.name: e.inode() for e in os.scandir(path)}
-        else:
-            self.content[path.stat().st_ino] = path.read_bytes()
+        with self.syncing:  # a listing must not replace a newer one
+            if path.is_dir():
+                self.names[str(path)] = {e.name: e.inode() for e in os.scandir(path)}
+            else:
+                self.content[path.stat().st_ino] = path.read_bytes()
 
     # A power cut ----------------------------------------------------------------------------
     def cut_power(self, folder: Path, draw: Random) -> None:
-        """Take back what was not synced below a machine's folder, or some of it."""
+        """Revert all or some of the changes below a machine's folder that were not synced."""
         self.current = ""
         self.revert(folder, draw)
 
@@ -185,7 +188,7 @@ class Disk:
         self.names[str(folder)] = {e.name: e.inode() for e in os.scandir(folder)}
 
     def tear(self, path: Path, draw: Random) -> None:
-        """Keep a part of what was written to a file after its last sync, or nothing."""
+        """Keep only a part, or nothing, of the bytes written to a file since its last sync."""
         content, safe = path.read_bytes(), self.content.get(path.stat().st_ino, b"")
         if content == safe:
             return

@@ -1,4 +1,4 @@
-"""Safeguards to take out one at a time: the simulator must notice each."""
+"""Mutations that each remove one safeguard; the simulator must notice every one."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ MUTATIONS: dict[str, Patch] = {}
 
 Replacement = tuple[
     Any, str, Callable[[Any], Any]
-]  # owner, name, and what makes the new from the old
+]  # owner, name, and a function that makes the new value from the old one
 
 
 def take_out(words: str, *replacements: Replacement) -> None:
-    """Add a mutation."""
+    """Add a mutation that removes a safeguard by these replacements."""
 
     @contextmanager
     def patched() -> Iterator[None]:
@@ -57,7 +57,7 @@ def take_out(words: str, *replacements: Replacement) -> None:
 
 
 class FilesBut:
-    """The module ``files`` as one other module sees it, with a function replaced."""
+    """A stand-in for the module ``files``, with one function replaced, for one module that imports it."""
 
     def __init__(self, name: str, new: Any) -> None:
         setattr(self, name, new)
@@ -170,7 +170,7 @@ def redraw_secret(load: Any) -> Any:
 
 
 def commit_first(_: Any) -> Any:
-    """Count a round before its commit: the commit comes with the next."""
+    """Commit only every second round."""
 
     def mutant(folder: RunFolder, server: Any, keep: int | None = None) -> None:
         if server.t % 2 == 0:
@@ -198,7 +198,7 @@ take_out("keep the secret of the noise", (files, "load_secret", redraw_secret))
 
 
 def without_frame_checksum(_: Any) -> Any:
-    """Parse a message without its checksum."""
+    """Parse a message without checking its checksum."""
 
     def mutant(payload: bytes) -> dict[str, Any]:
         try:
@@ -265,7 +265,7 @@ def nothing(_: Any) -> Any:
 
 
 def count_again(handle_done: Any) -> Any:
-    """Open a job again whose reply has been taken."""
+    """Reopen a job whose reply has been taken."""
     taken: dict[int, dict[str, Any]] = {}  # by session: the jobs of its round
 
     def mutant(self: Assignments, board: str, record: Any, done: Any, now: float) -> Any:
@@ -279,7 +279,7 @@ def count_again(handle_done: Any) -> Any:
 
 
 def work_again(handle_assigned: Any) -> Any:
-    """Do a job again that is assigned again."""
+    """Execute a job again if it is assigned again."""
 
     def mutant(queue: JobQueue, assigned: Any, now: float) -> Any:
         if queue.reply_store.announcements.pop(assigned.id, None):
@@ -290,7 +290,7 @@ def work_again(handle_assigned: Any) -> Any:
 
 
 def store_later(put: Any) -> Any:
-    """Announce a reply at once, and store it with the next."""
+    """Announce a reply at once, but store it only with the next one."""
     waiting: dict[int, tuple[Any, bytes]] = {}
 
     def mutant(store: blobs.ReplyStore, done: Any, reply: bytes) -> None:
@@ -420,7 +420,7 @@ take_out("sync the name of events.jsonl", (RunFolder, "__init__", names_known))
 
 
 def count_seeds(words: str, first: int, count: int) -> int | None:
-    """Return how many seeds it takes to notice that a safeguard is missing; None if none does."""
+    """Return the number of seeds until a missing safeguard is noticed; None if it is not."""
     with MUTATIONS[words]():
         for seed in range(first, first + count):
             if is_broken(seed, draw_faults(seed)):
@@ -429,8 +429,8 @@ def count_seeds(words: str, first: int, count: int) -> int | None:
 
 
 def print_table(first: int, count: int) -> int:
-    """Print how many seeds each mutation takes; return the exit code, 1 if one was not found."""
-    for setup in fault_world.SETUPS:  # before anything is taken out
+    """Print the number of seeds until each mutation is noticed; return exit code 1 if one is not."""
+    for setup in fault_world.SETUPS:  # before any safeguard is removed
         fault_world.run_undisturbed(setup)
     print(f"| safeguard | seeds until its absence is noticed (of {count}) |\n|---|---|")
     missed = 0

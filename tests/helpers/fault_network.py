@@ -18,13 +18,13 @@ CHANCE = 0.35  # that a fault hits a message of its machine
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at a machine, from ``at`` for ``seconds``."""
+    """A fault of a machine that starts at ``at`` and lasts for ``seconds``."""
 
     kind: str
     who: str
     at: float
     seconds: float
-    step: int  # of the machine, from then on
+    step: int  # number of the machine's steps from then until the fault strikes
     seed: int
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Fault:
 
 
 class SimulatedTransport:
-    """Has the methods of ``MqttTransport`` that sessions use; connects as soon as it can."""
+    """A stand-in for ``MqttTransport`` that connects as soon as the network allows."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SimulatedTransport:
 
 
 class SimulatedInbox(Inbox):
-    """An inbox that does not wait: while it is empty, the owner lets virtual time pass."""
+    """An inbox that does not block: while it is empty, its owner lets virtual time pass."""
 
     def __init__(self, network: Network, who: str, find_sender: Any) -> None:
         super().__init__(max_messages=1024, max_bytes=64 << 20, find_sender=find_sender)
@@ -139,7 +139,7 @@ class Network:
             )
 
     def pass_time(self, until: float) -> None:
-        """Let everything arrive that does before ``until``; connect who can be."""
+        """Deliver all messages due before ``until``, then connect the machines that can connect."""
         while self.flying and self.flying[0][0] <= until:
             self.now, _, to, topic, payload = heapq.heappop(self.flying)
             transport = self.transports.get(to)
@@ -164,7 +164,7 @@ class Network:
         transport.inbox.offer(ConnectionEvent("connected", "connected"))
 
     def disconnect(self, who: str, will: bool = False, seconds: float = 0.0) -> None:
-        """End a connection; the broker publishes its last will, later unless the end was orderly."""
+        """End a connection; the broker publishes its last will: at once with ``will``, else after its delay."""
         transport = self.transports.get(who)
         self.offline[who] = max(self.offline.get(who, 0.0), self.now + seconds)
         if transport is None or not transport.connected:
@@ -180,7 +180,7 @@ class Network:
         self.transports.pop(who, None)
 
     def restart_broker(self, seconds: float) -> None:
-        """Forget everything, as a broker that was killed."""
+        """Restart the broker without its messages, as after a kill; end all connections."""
         self.retained.clear()
         self.flying.clear()
         for who in list(self.transports):

@@ -19,10 +19,10 @@ PIECE = 16 << 10
 class FaultProxy:
     """Listens on ``port`` and forwards to ``target``; without faults it is transparent.
 
-    delay    seconds every piece is held back, and up to ``jitter`` more
+    delay    seconds for which every piece is held back, and up to ``jitter`` more
     rate     bytes per second and direction; None is unlimited
     corrupt  every ``corrupt``-th byte of a direction is changed; None changes none
-    cut      after so many more bytes of both directions every connection is reset; None is never
+    cut      bytes of both directions after which every connection is reset, once; None is never
     """
 
     def __init__(self, target: int) -> None:
@@ -49,7 +49,7 @@ class FaultProxy:
         self._start(self._accept)
 
     def stall(self) -> None:
-        """Half-open: connections stay and new ones are accepted, but not a byte passes."""
+        """Keep connections open and accept new ones, but forward nothing."""
         self._flows.clear()
 
     def mend(self) -> None:
@@ -60,7 +60,7 @@ class FaultProxy:
 
     def reset(self) -> None:
         """End every connection at once with a reset, as when a router forgets it."""
-        self._end_all(socket.SHUT_RD)  # wakes the thread that reads from it, and says nothing
+        self._end_all(socket.SHUT_RD)  # wakes the thread that reads from it, and sends nothing
 
     def _end_all(self, shut: int) -> None:
         with self._lock:
@@ -142,7 +142,7 @@ class FaultProxy:
 
 
 def _damaged(piece: bytes, passed: int, every: int) -> bytes:
-    """The piece with every so-manieth byte of the stream inverted."""
+    """Return the piece with every ``every``-th byte of the stream inverted."""
     damaged = bytearray(piece)
     for i in range(-passed % every, len(piece), every):
         damaged[i] ^= 0xFF

@@ -1,7 +1,7 @@
 """A run with all its machines in one process: real server, boards and folders, simulated faults.
 
-Time is virtual. Network, disks and clocks are simulated; every fault is drawn from one seed and has a
-seed of its own, so that some can be left out and the others stay the same.
+Time is virtual. Network, disks and clocks are simulated; every fault is drawn from one seed and has its
+own seed, so that some faults can be left out without changing the others.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ SETUPS = {
 
 
 class PromiseError(AssertionError):
-    """A promise was broken."""
+    """A promise of SECURITY.md was broken."""
 
 
-# What is the same for all seeds -----------------------------------------------------------------
+# Shared by all seeds ----------------------------------------------------------------------------
 
 
 @cache
@@ -115,7 +115,7 @@ def build_plan(setup: str) -> Plan:
 
 
 class OneMemory(ClientStore):
-    """The store of one job: the memory that it reads, and what it stores."""
+    """The store of one job: the memory that it reads, and the one that it writes."""
 
     def __init__(self, before: bytes, scratch: Path) -> None:
         self.before, self.scratch = before, scratch
@@ -129,7 +129,7 @@ class OneMemory(ClientStore):
 
 
 class SharedWork:
-    """Computes every job once for all seeds; what it reads and stores on disk is real."""
+    """Computes every job once for all seeds; it still reads and writes the simulated disk."""
 
     def __init__(self) -> None:
         self.results: dict[object, tuple[Reply, bytes | None]] = {}
@@ -220,7 +220,7 @@ class NoSensors:
 
 
 def shared_patches() -> list[Any]:
-    """Return patches that leave out what takes long and is the same for all seeds."""
+    """Return patches that skip slow work whose result is the same for all seeds."""
     patch: Any = mock.patch.object
     return [
         patch(round_events, "list_outside", list_outside_once),
@@ -240,7 +240,7 @@ def shared_patches() -> list[Any]:
 
 
 def summarize_events(folder: RunFolder) -> list[tuple[Any, ...]]:
-    """Return what must be the same whatever goes wrong: rounds, clients, ε and the model."""
+    """Return the part of the events that no fault may change: rounds, clients, ε and the model hash."""
     return [
         (e["event"], e.get("t"), e.get("clients"), e.get("epsilon"), e.get("model_sha256"))
         for e in folder.iterate_events()
@@ -252,7 +252,7 @@ FIRST_SECRET = b"s" * 32
 
 @cache
 def run_undisturbed(setup: str) -> list[tuple[Any, ...]]:
-    """Return the events of the plain simulation, computed without any of the patches."""
+    """Return the events of a plain simulation, computed without these patches."""
     with (
         tempfile.TemporaryDirectory() as path,
         mock.patch.object(files, "draw_secret", return_value=FIRST_SECRET),
@@ -271,14 +271,14 @@ def run_undisturbed(setup: str) -> list[tuple[Any, ...]]:
 class World:
     """All machines of one run, and the promises about them.
 
-    A promise that does not hold raises PromiseError, wherever that is noticed.
+    It raises PromiseError as soon as it notices a broken promise.
     """
 
     def __init__(self, root: Path, setup: str, seed: int, faults: Sequence[Fault]) -> None:
         self.setup, self.config = setup, configure(setup)
         self.disk, self.draw = Disk(root), Random(f"{seed} world")
-        self.waiting = sorted(faults, key=lambda f: f.at)  # that have not begun
-        self.full = list[tuple[float, list[Any]]]()  # disks, and until when
+        self.waiting = sorted(faults, key=lambda f: f.at)  # faults that have not begun
+        self.full = list[tuple[float, list[Any]]]()  # ends of full disks, and their armed faults
         self.slow = [f for f in faults if f.kind == "slow"]
         self.cuts: dict[str, list[int]] = {}
         self.offsets: dict[str, float] = {}
@@ -338,7 +338,7 @@ class World:
         return SimulatedTransport(self.network, self.disk.current, *args, **kwargs)
 
     def draw_secret(self) -> bytes:
-        """Draw another secret if the machine had one, and the same for all at first."""
+        """Return the same secret on all machines, but another one on a machine that already had a secret."""
         return FIRST_SECRET[1:] + bytes([self.loaded.get(self.disk.current, 115)])
 
     def watch_secret(self, load: Any) -> Any:
@@ -383,7 +383,7 @@ class World:
         return watched
 
     def watch_drop(self, drop: Any) -> Any:
-        """Let a board do a job again whose reply the server has rejected."""
+        """Allow a board to repeat a job whose reply the server has rejected."""
 
         def watched(store: ReplyStore, id: str) -> None:
             drop(store, id)
@@ -430,13 +430,13 @@ class World:
         return watched
 
     def release(self, what: object, sha256: str) -> None:
-        """Check that noise is never drawn again: ε counts each release once."""
+        """Raise PromiseError if something is released again with other noise: ε counts each release once."""
         if self.released.setdefault(what, sha256) != sha256:
             raise PromiseError(f"{what} is released twice with other content")
 
     # Time -----------------------------------------------------------------------------------
     def step(self, who: str) -> None:
-        """Count a step of a machine, at which it may be killed."""
+        """Count a step of a machine; it may be killed there."""
         if who == SERVER and self.server_killed:
             self.server_killed = False
             self.disk.kill()
@@ -451,7 +451,7 @@ class World:
             self.step(SERVER)
 
     def pass_time(self) -> None:
-        """Let everything happen until the next message or job."""
+        """Let time pass until the next message or finished job."""
         now, flying = self.network.now, self.network.flying
         if now > LIMIT:
             raise PromiseError(
@@ -469,7 +469,7 @@ class World:
     def begin_faults(self, now: float) -> None:
         for end, fault in [f for f in self.full if f[0] <= now]:
             self.full.remove((end, fault))
-            # by identity: two full disks may count the same steps
+            # by identity: two full disks may have the same count of steps
             self.disk.armed = [f for f in self.disk.armed if f is not fault]
         while self.waiting and self.waiting[0].at <= now:
             self.begin(self.waiting.pop(0))
@@ -501,7 +501,7 @@ class World:
         return any(f.who == who and f.at <= now < f.at + f.seconds for f in self.slow)
 
     def end_program(self, who: str) -> None:
-        """End a machine's program; after a power cut, its disk has only what was synced."""
+        """End a machine's program; after a power cut, its disk may lose whatever was not synced."""
         self.network.end_program(who)
         self.disk.end_process(who)
         if who in self.disk.struck:
@@ -533,12 +533,12 @@ class World:
         self.forget_answers(who)
 
     def forget_answers(self, who: str) -> None:
-        """Let boards do jobs again: after damage on their disk, or on the server's, which goes back."""
+        """Allow boards to repeat jobs: after damage to their disk, or to the server's, which goes back."""
         self.answered = {a for a in self.answered if who not in (a[0], SERVER)}
 
     # The server -----------------------------------------------------------------------------
     def run_to_end(self) -> None:
-        """Start the server until it has reached the end of the run."""
+        """Start the server again and again until it has reached the end of the run."""
         while not self.attempt(self.serve):
             until = self.network.now + self.draw.uniform(0.5, 4)
             while self.network.now < until:
@@ -559,7 +559,7 @@ class World:
             return False
         except HeterophonyError as error:
             if advice := GO_BACK.search(str(error)):  # after damage to a memory
-                self.disk.current = ""  # its user does so
+                self.disk.current = ""  # the user follows the advice
                 Path(advice[1]).unlink()
                 return False
             raise PromiseError(f"the server cannot go on: {error}") from error
@@ -588,11 +588,11 @@ class Board:
         self.world, self.name = world, name
         self.run: BoardRun | None = None
         self.back_at = world.draw.uniform(0, 2)
-        self.busy: float | None = None  # until when
+        self.busy: float | None = None  # when its job is done
         self.next_step = 0.0
 
     def live(self) -> None:
-        """Run the program as far as it goes at this time, and start it if it is due."""
+        """Run the program as far as it can go now; start it if it is due."""
         world, now = self.world, self.world.network.now
         if now < self.next_step or (self.run is None and now < self.back_at):
             return
@@ -636,7 +636,7 @@ class Board:
 
 
 class LingeringWorkers(Engine):
-    """Does jobs in any order, as a pool; workers of a driver that was killed may finish theirs later.
+    """Executes jobs in any order, as a pool does; workers of a killed driver may finish theirs later.
 
     A worker has the disk of the driver, and can be killed: then another does its job.
     """
@@ -662,7 +662,7 @@ class LingeringWorkers(Engine):
         self.orphans.clear()
 
     def work(self, *job: Any) -> Reply | None:
-        """Do a job in a worker; None if it is killed, and its driver is not."""
+        """Execute a job in a worker; return None if the worker is killed but its driver is not."""
         self.disk.current = WORKER
         try:
             return SHARED(*job)
@@ -706,7 +706,7 @@ def run_simulation(world: World, pool: bool) -> None:
 
 
 def get_kind(seed: int) -> str:
-    """Return what runs under a seed."""
+    """Return the kind of run that a seed simulates."""
     return ("boards", "boards", "boards", "serial", "pool")[seed % 5]
 
 
@@ -728,7 +728,7 @@ def draw_faults(seed: int) -> list[Fault]:
 
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None) -> World:
-    """Run a seed, with its own faults or these; raise PromiseError if a promise is broken."""
+    """Simulate a seed with its own faults, or with ``faults``; raise PromiseError if a promise is broken."""
     faults = draw_faults(seed) if faults is None else faults
     kind, setup = get_kind(seed), list(SETUPS)[seed // 5 % len(SETUPS)]
     run_undisturbed(setup)
@@ -745,17 +745,17 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None) -> World:
         for name in HOLDS:
             world.disk.end_process(name)
     except HeterophonyError as error:
-        raise PromiseError(f"an error nobody handled: {error!r}") from error
+        raise PromiseError(f"an unhandled error: {error!r}") from error
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return world
 
 
 def is_broken(seed: int, faults: Sequence[Fault]) -> str:
-    """Return which promise these faults break; an empty string if none."""
+    """Return the error of a broken promise; an empty string if every promise is kept."""
     try:
         simulate(seed, faults)
-    except Exception as error:  # whatever it is, the run did not end as promised
+    except Exception as error:  # whatever the error is, the run did not end as promised
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -772,6 +772,6 @@ def shrink(seed: int) -> list[int]:
 
 
 def hash_trace(world: World) -> str:
-    """Return a digest of what happened, to compare two runs of one seed."""
+    """Return a digest of a simulation, to compare two runs of one seed."""
     content = repr((world.network.number, world.network.now, sorted(map(str, world.released))))
     return hashlib.sha256(content.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Commands in processes of their own that start at once: forked from one that has imported torch.
+"""Commands in new processes that start quickly: they are forked from one that has imported torch.
 
-For the rest they are as those of `subprocess`: killable, with a folder, an environment and output
-of their own. What a start from nothing does is tested where that matters.
+Otherwise they are like those of `subprocess`: they can be killed, and have their own folder,
+environment and output. The few tests that need a fresh interpreter do not use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heterophony.engines.child_processes import CONTEXT, start_fork_server
 
 
 class Forked:
-    """``heterophony WORDS``; what tests need of a ``Popen``."""
+    """A process that runs ``heterophony WORDS``, with the methods of ``Popen`` that tests need."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Hear no more of it."""
+        """Close the pipes of its output."""
         self.stdout.close()
         self.stderr.close()
 
@@ -97,7 +97,7 @@ def become(
     out: Connection,
     err: Connection,
 ) -> None:
-    """In the new process: as `python -W error -m heterophony` would find it."""
+    """Set up the new process as `python -W error -m heterophony` would be, and run the command."""
     for number, end in ((1, out), (2, err)):
         os.dup2(end.fileno(), number)
         end.close()

@@ -1,4 +1,4 @@
-"""Small data sets as PFLlib and LEAF write them, and a table as pandas has it."""
+"""Small data sets in the formats of PFLlib and LEAF, and a table like those of pandas."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def write_leaf(folder: Path, width: int = 5) -> Path:
 
 
 def read_as_pfllib(path: Path) -> dict[str, np.ndarray]:
-    """Read a file with the line that PFLlib uses."""
+    """Read a file in the same way as PFLlib."""
     with open(path, "rb") as file:
         content: dict[str, np.ndarray] = np.load(file, allow_pickle=True)["data"].tolist()
     return content
 
 
 class Series(list):
-    """A column of pandas."""
+    """A stand-in for a column of pandas."""
 
     def tolist(self) -> list[object]:
         return list(self)
 
 
 class Frame:
-    """A table as pandas has it."""
+    """A stand-in for a DataFrame of pandas."""
 
     def __init__(self, columns: dict[str, list[object]], dtypes: dict[str, str] | None = None):
         self.columns, self._held = list(columns), columns

@@ -1,4 +1,4 @@
-"""A fuzzing target for every decoder: valid inputs, how they are changed, and what may be raised.
+"""A fuzzing target for every decoder: valid inputs, changes to them, and the errors that it may raise.
 
 Any error that is not a target's documented one is a defect of the decoder.
 """
@@ -47,7 +47,7 @@ seed = 3
 rounds = 5
 [algorithm]
 name = "fedreg"
-threshold = 0.5
+threshold = "mean"
 [data]
 name = "digits"
 clients = 4
@@ -63,14 +63,14 @@ deadline = 3.0
 [engine]
 name = "pool"
 workers = 2
-board = "cpu"
+accelerator = "cpu"
 """
 ALL_KINDS = ((m.Control,), (m.Status,), m.FROM_SERVER, m.FROM_BOARD)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder that is fuzzed. ``check`` raises nothing but defects."""
+    """A decoder that is fuzzed. ``check`` raises an error only for a defect of the decoder."""
 
     check: Callable[[bytes], None]
     valid: Sequence[bytes]
@@ -307,7 +307,7 @@ def check_config(content: bytes) -> None:
 
 def change_config(draw: Random, content: bytes) -> bytes:
     changed = mutation.change_json(draw, tomllib.loads(content.decode()))
-    with suppress(TypeError, ValueError, AttributeError):  # what TOML cannot say
+    with suppress(TypeError, ValueError, AttributeError):  # values that TOML cannot represent
         return tomli_w.dumps(changed).encode()
     return content
 

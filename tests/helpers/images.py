@@ -1,4 +1,4 @@
-"""Images and samples of one client, for tests of what is computed from them."""
+"""Images and samples of one client, as input for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples, Scale
 
 
 def make_images(n: int, shape=(1, 8, 8), top: int = 255, key: object = 0) -> torch.Tensor:
-    """Images that all differ: the first pixels are a serial number."""
+    """Make images that all differ: their first two pixels are a serial number."""
     with seeded("images", key):
         x = torch.randint(0, top + 1, (n, *shape), dtype=torch.uint8)
     x.view(n, -1)[:, 0], x.view(n, -1)[:, 1] = (
@@ -26,7 +26,7 @@ def list_image_bytes(x: torch.Tensor) -> list[bytes]:
 def make_client_samples(
     counts: dict[int, int], shape=(1, 8, 8), scale: Scale = BYTES_TO_PLUS_MINUS_ONE
 ) -> Samples:
-    """A client with so many images of each class, in a mixed order, being rows of a larger pool."""
+    """Make a client with ``counts`` images by class, in random order, as rows of a larger pool."""
     labels = torch.tensor([c for c, n in counts.items() for _ in range(n)])
     with seeded("client"):
         labels = labels[torch.randperm(len(labels))]

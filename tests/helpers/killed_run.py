@@ -1,4 +1,4 @@
-"""A run in a process of its own that kills itself after a round: recorded, but not committed."""
+"""Execute a run in a process that kills itself after a round is recorded, but before it is committed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_until_killed(
 ) -> int | None:
     """Run until round ``stop`` is recorded; return the exit code of the process.
 
-    It comes from the fork server: a fork of this process cannot use autograd any more.
+    The process is forked from the fork server: a fork of this process cannot use autograd any more.
     """
     start_fork_server()
     child = CONTEXT.Process(

@@ -15,7 +15,7 @@ TIMEOUT_MILLISECONDS = 120_000  # a machine may be busy
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A running browser."""
+    """Start a browser."""
     path = find_browser()
     with playwright.sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -1,4 +1,4 @@
-"""Boards without SSH: what would go over a connection is a process here, with a home of its own."""
+"""Boards without SSH: their programs run as processes of this machine, each with its own home folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heterophony.boards.fleet.ssh import Answer, SshRunner
 
 
 class LocalRunner(SshRunner):
-    """Runs the programs for a board on this machine; the board's home is a folder of its name."""
+    """Runs the programs of a board on this machine; the board's home is a folder of its name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class LocalRunner(SshRunner):
         return Answer(done.returncode, done.stdout, done.stderr.decode())
 
     def close(self) -> None:
-        """There is no connection to end."""
+        """Do nothing: there is no connection."""
 
 
 def make_board(name: str = "nano", **keys: object) -> Board:
@@ -43,7 +43,7 @@ def make_board(name: str = "nano", **keys: object) -> Board:
 
 
 def write_python(path: Path, before: str, shell: str = "") -> str:
-    """Write a Python that pretends: it runs a line before the program; return its path."""
+    """Write a fake Python that runs the line ``before`` ahead of any program; return its path."""
     launcher = f"import sys, time; {before}; code = sys.argv[2]; sys.argv = ['-c', *sys.argv[3:]]; exec(code)"
     path.write_text(f'#!/bin/sh\n{shell}\nexec "{sys.executable}" -c "{launcher}" "$@"\n')
     path.chmod(0o755)

@@ -22,7 +22,7 @@ def played(
     megabytes: int = 1,
     finished: bool = True,
 ) -> list[dict[str, Any]]:
-    """The events of a run whose clients have these numbers of correct answers at each evaluation."""
+    """Return the events of a run whose clients have these correct answers at each evaluation."""
     rounds = len(right["P"]) - 1
     start = {
         "event": "start",
@@ -89,12 +89,12 @@ class Reader(HTMLParser):
 
 
 def data_of(text: str) -> Any:
-    """The JSON data that a page carries."""
+    """Return the JSON data in a page."""
     return json.loads(Reader(text).scripts[0])
 
 
 def parts(message: bytes) -> dict[str, Any]:
-    """The events of a message, by their kind."""
+    """Return the data of the events in a server-sent message, by kind of event."""
     out = {}
     for block in message.decode().strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n"))

@@ -1,4 +1,4 @@
-"""MQTT clients for tests: one that records what it hears, and one that floods the broker."""
+"""MQTT clients for tests: one that records the messages it receives, and one that floods the broker."""
 
 from __future__ import annotations
 
@@ -82,11 +82,13 @@ class Client:
         self.paho.loop_stop()
 
 
-SIGN_IN = bytes([0x10, 14, 0, 4, *b"MQTT", 5, 2, 0, 10, 0, 0, 1, *b"x"])
+CONNECT_5 = bytes([0x10, 14, 0, 4, *b"MQTT", 5, 2, 0, 10, 0, 0, 1, *b"x"])  # MQTT 5
 
 
-def let_in(address: str, port: int, trust: ssl.SSLContext | None, packet: bytes = SIGN_IN) -> bool:
-    """Return whether a connection with this context is accepted; None is without encryption."""
+def let_in(
+    address: str, port: int, trust: ssl.SSLContext | None, packet: bytes = CONNECT_5
+) -> bool:
+    """Return True if the broker accepts a connection with this TLS context; None: no encryption."""
     try:
         with socket.create_connection((address, port), DEADLINE) as plain:
             if trust is None:
@@ -123,7 +125,8 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None
 
 # Floods ---------------------------------------------------------------------------------------
 
-SIGN_IN = bytes([0x10, 13, 0, 4, *b"MQTT", 4, 2, 0, 60, 0, 1, *b"x"])  # MQTT 3.1.1, keepalive 60 s
+# MQTT 3.1.1, keepalive 60 s
+CONNECT_3 = bytes([0x10, 13, 0, 4, *b"MQTT", 4, 2, 0, 60, 0, 1, *b"x"])
 PING = bytes([0xC0, 0])
 
 
@@ -149,17 +152,17 @@ def encode_length(n: int) -> bytes:
 
 
 class Flooder:
-    """One connection at a time, made again whenever the broker ends it."""
+    """Sends one packet again and again; opens a new connection whenever the broker closes it."""
 
     def __init__(self, known: Enrolment, packet: bytes) -> None:
         self.known, self.trust = known, known.make_ssl_context()
         self.per_write = max(1, 65536 // max(len(packet), 1))
         self.buffer = packet * self.per_write
         self.sent = self.connections = 0
-        self.refusals = 0  # of a connection; one that is cut off is made again
+        self.refusals = 0  # refused connections
 
     def run(self, go_on: Callable[[], bool]) -> None:
-        """Send until told to stop; without a packet, only connect."""
+        """Send until ``go_on`` returns False; without a packet, only connect."""
         while go_on():
             try:
                 link = self.connect()
@@ -179,7 +182,7 @@ class Flooder:
         plain = socket.create_connection((at.address, at.port), 30)
         link = self.trust.wrap_socket(plain, server_hostname=at.address)
         try:
-            link.sendall(SIGN_IN)
+            link.sendall(CONNECT_3)
             if link.recv(4)[:1] != b"\x20":
                 raise ConnectionError("not let in")
         except OSError:

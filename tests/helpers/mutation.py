@@ -1,4 +1,4 @@
-"""Random inputs for decoders: valid ones that are changed a little, in their bytes or their content."""
+"""Random inputs for decoders: mostly valid inputs with a few changed bytes or values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WORDS = (
 
 
 def draw_json(draw: Random, depth: int = 2) -> Any:
-    """Draw any JSON value, with a taste for extremes."""
+    """Draw any JSON value, with many extreme ones."""
     kind = draw.randrange(8 if depth else 5)
     if kind == 0:
         return draw.choice((None, True, False))
@@ -145,7 +145,7 @@ def draw_input(
 ) -> bytes:
     """Draw an input: random bytes, or a valid one with other bytes or content, often sealed again.
 
-    ``seal`` makes the checksums right, without which a decoder looks no further.
+    ``seal`` corrects the checksums: a decoder stops at a wrong one.
     """
     how = draw.randrange(20)
     if how == 0:

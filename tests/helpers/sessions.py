@@ -30,12 +30,12 @@ SERVER = ""
 
 @dataclass
 class FaultRates:
-    """How often the network loses, repeats, damages or delays, and connections or processes end."""
+    """Probabilities of network faults, lost connections and killed processes."""
 
     lose: float = 0.0
     twice: float = 0.0
     damage: float = 0.0
-    delay: float = 0.01  # at most; longer ones change the order
+    delay: float = 0.01  # at most, in seconds; long delays change the order
     cut: float = 0.0  # per half second and board; it is then offline for some seconds
     kill: float = 0.0  # per half second and board
     kill_server: float = 0.0  # per half second
@@ -133,7 +133,7 @@ class Simulation:
             board.start(0.0)
 
     def start_server(self) -> None:
-        """Start as after kill -9: only the journal is known, and the whole round is assigned again."""
+        """Start the server as after kill -9: it knows only the boards' clients, and assigns the whole round again."""
         self.start += 1
         control = Control(
             *(RUN, self.run_id, self.start, "waiting", 0, 9, 0, BlobRef.from_bytes(CONFIG)),
@@ -233,7 +233,7 @@ class Simulation:
         return sorted(self.replies, key=lambda r: order[r.client, r.kind, r.turn])
 
     def until(self, there: Callable[[], bool], within: float = 600.0) -> None:
-        """Let time pass until a condition holds; fail after so many simulated seconds."""
+        """Let time pass until a condition holds; fail after ``within`` simulated seconds."""
         end = self.now + within
         while not there():
             assert self.now < end, f"nothing after {within} seconds"

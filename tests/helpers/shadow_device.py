@@ -128,7 +128,7 @@ class ShadowModule(_DummyBackendModule):
         torch.default_generator.manual_seed(seed)
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
-        """Have room for three workers of jobs that need as much as is said here."""
+        """Report enough memory for three workers whose jobs need ``SHADOW_PEAK_BYTES``."""
         return SHADOW_BYTES - SHADOW_PEAK_BYTES, SHADOW_BYTES
 
     def max_memory_reserved(self, device: object = None) -> int:

@@ -25,7 +25,7 @@ def refused(make, *args) -> str:
 
 
 def mnist_folder(folder: Path, gz: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The four files of a small set; returns all images and labels, merged."""
+    """Write the four files of a small MNIST; return all images and labels, merged."""
     xs, ys = [images(6), images(4)], [np.arange(6) % 10, np.arange(4) % 10]
     for part, x, y in zip(("train", "t10k"), xs, ys, strict=True):
         for name, array in (("images-idx3", x), ("labels-idx1", y.astype(np.uint8))):
@@ -50,7 +50,7 @@ def images(n: int = 6, side: int = 5) -> np.ndarray:
 
 
 class Image:
-    """A column of pictures, as the datasets package calls it."""
+    """The type of an image column; ``datasets`` has a class of this name."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class ClassLabel:
 
 
 class Value:
-    """A column of numbers or text."""
+    """The type of a column of numbers or text."""
 
 
 class Rows(list):
@@ -72,7 +72,7 @@ class Rows(list):
 
 
 def install_hub(monkeypatch) -> dict[str, dict[str, Rows]]:
-    """A datasets package with sets of our own."""
+    """Install a fake ``datasets`` package; return its data sets, to be filled by the test."""
     sets: dict[str, dict[str, Rows]] = {}
 
     def load_dataset(name):

@@ -1,4 +1,4 @@
-"""Boards for tests: real OpenSSH servers on the loopback, each with a home of its own."""
+"""Boards for tests: real OpenSSH servers on the loopback, each with its own home folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_sshd() -> str:
 
 @dataclass
 class SshBoard:
-    """A home folder, and a server that serves it."""
+    """A home folder, and an SSH server that logs in to it."""
 
     name: str
     folder: Path  # of the server's own files
@@ -70,7 +70,7 @@ class SshBoard:
 
 
 class SshBoards:
-    """A few boards with one key, and the ssh_config by which they are reached."""
+    """A few boards with one key, and the ssh_config to reach them."""
 
     def __init__(self, folder: Path, count: int) -> None:
         require_sshd()

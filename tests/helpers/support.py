@@ -1,4 +1,4 @@
-"""What several tests need: a small federation, a run in memory's time, recorded traffic."""
+"""Shared helpers of the tests: small federations and nets, short runs, recorded traffic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = hp.Training(epochs=1, batch=16, lr=0.05)
 
 @cache
 def digits(clients: int = 6, examples: int = 420, alpha: float = 0.3) -> hp.Federation:
-    """The first few hundred digits, dealt unevenly; small enough for rounds in milliseconds."""
+    """Return the first few hundred digits, divided unevenly; rounds on them take milliseconds."""
     from heterophony.data.sources import read_source
 
     whole = read_source("digits")
@@ -35,7 +35,7 @@ def digits(clients: int = 6, examples: int = 420, alpha: float = 0.3) -> hp.Fede
 def played(
     algorithm: str | hp.Algorithm, federation: hp.Federation | None = None, **how
 ) -> hp.Result:
-    """A short run."""
+    """Execute a short run, of three rounds unless ``how`` says otherwise; return its result."""
     settings = {"model": "mlp", "rounds": 3, "participation": 0.5, "training": QUICK, **how}
     return hp.run(algorithm, federation or digits(), **settings)
 
@@ -47,16 +47,16 @@ CALM = {"model": "digitsnet"}
 
 @cache
 def calm(name: str) -> hp.Result:
-    """The short run of an algorithm as it is, undisturbed: what others must be equal to."""
+    """Return the undisturbed short run of an algorithm, which disturbed runs must equal."""
     return played(name, **CALM)
 
 
 @dataclass(frozen=True)
 class Fatal:
-    """A task that kills the first worker who does it."""
+    """A task that kills the first worker that executes it."""
 
     task: Callable[..., Reply]
-    trace: Path  # is there afterwards
+    trace: Path  # exists afterwards
 
     def __call__(self, *of: object) -> Reply:
         if not self.trace.exists():
@@ -66,22 +66,22 @@ class Fatal:
 
 
 def model(result: hp.Result) -> hp.Tensors:
-    """The server's tensors at the end."""
+    """Return the server's tensors at the end of a run."""
     return result._server.model
 
 
 def memory(result: hp.Result, client: str) -> dict[str, hp.Tensors]:
-    """What the client keeps at the end."""
+    """Return the memory of a client at the end of a run."""
     return dict(result._run_folder.client_store.load_memory(client, before=result.summary.rounds))
 
 
 def same(a: hp.Tensors, b: hp.Tensors) -> bool:
-    """Bit for bit."""
+    """Return True if two groups of tensors have the same names and bits."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def identical(a: hp.Result, b: hp.Result) -> bool:
-    """The same run: server, clients' memories, and every count ever measured."""
+    """Return True if two runs have the same model hash and the same G and P in every evaluation."""
     counts = [
         [(e["t"], e["G"], e["P"]) for e in r.events if e["event"] == "evaluation"] for r in (a, b)
     ]
@@ -89,12 +89,12 @@ def identical(a: hp.Result, b: hp.Result) -> bool:
 
 
 def untimed(result: hp.Result) -> list[Event]:
-    """Every event, but for how long it took."""
+    """Return all events without their durations."""
     return [{k: v for k, v in e.items() if k not in ("seconds", "work")} for e in result.events]
 
 
 class Recorder(Serial):
-    """A serial engine that keeps all that passes through it."""
+    """A serial engine that records all jobs and replies."""
 
     log: list[tuple[Job, Reply]]
 
@@ -107,7 +107,7 @@ class Recorder(Serial):
 
 
 class WithBatchNorm(nn.Sequential):
-    """A small network with normalisation: buffers, and batches that must not be of one."""
+    """A small network with BatchNorm: it has buffers, and cannot train on a batch of one example."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -120,7 +120,7 @@ def net_with_batch_norm() -> hp.Net:
 
 
 def whole_base() -> hp.Net:
-    """Head depth 0: everything is base."""
+    """Build a net with head depth 0: everything is in the base."""
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))
     return hp.Net(base, nn.Identity())
 
@@ -128,7 +128,7 @@ def whole_base() -> hp.Net:
 def blobs(
     sizes: Sequence[int], classes: int = 3, features: int = 5
 ) -> list[tuple[np.ndarray, ...]]:
-    """Per-client arrays (x, y) of features, deterministic."""
+    """Return arrays (x, y) of features for each client, always the same."""
     draw = np.random.default_rng(0)
     return [
         (draw.normal(size=(n, features)).astype(np.float32), np.arange(n) % classes) for n in sizes
@@ -136,7 +136,7 @@ def blobs(
 
 
 def two_kinds(clients: int = 6) -> hp.Federation:
-    """Clients that disagree: half of them have the labels of the others, turned around."""
+    """Return clients that disagree: half of them have the opposite labels of the others."""
     draw, parts = np.random.default_rng(0), []
     for i in range(clients):
         x = draw.normal(size=(60, 4)).astype(np.float32)
@@ -147,12 +147,12 @@ def two_kinds(clients: int = 6) -> hp.Federation:
 
 
 def counts(result: hp.Result, what: str) -> list[list[int] | None]:
-    """Right answers per client, evaluation by evaluation."""
+    """Return the correct predictions per client, evaluation by evaluation."""
     return [e[what] for e in result.events if e["event"] == "evaluation"]
 
 
 def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[Reply]]]:
-    """A short run, and what the clients sent up in each of its rounds."""
+    """Execute a short run; return its result, and the clients' replies in each round."""
     from heterophony.engines import base
 
     kept: list[Recorder] = []
@@ -171,7 +171,7 @@ def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[
 
 
 def watching(algorithm: type[hp.Algorithm], check, **settings) -> hp.Algorithm:
-    """The algorithm, calling ``check(client, fit, loss, **how)`` in place of each ``client.fit``."""
+    """Return the algorithm with ``check(client, fit, loss, **how)`` called in place of ``client.fit``."""
 
     class Watched(algorithm):
         def local(self, client):
@@ -185,7 +185,7 @@ def watching(algorithm: type[hp.Algorithm], check, **settings) -> hp.Algorithm:
 
 
 def keep_order(patch) -> None:
-    """Let ``fit`` take the examples in their order, so that a test can take the same batches."""
+    """Make ``fit`` use the examples in their order, so that a test can build the same batches."""
     from heterophony.core import client
 
     def list_epochs(net, n, how, epochs, steps):
@@ -195,7 +195,7 @@ def keep_order(patch) -> None:
 
 
 class Turns:
-    """Who takes part, round by round, by position."""
+    """Participation that selects clients by position, as given for each round."""
 
     def __init__(self, *turns: Sequence[int]) -> None:
         self.turns = turns
@@ -205,7 +205,7 @@ class Turns:
 
 
 def wire(algorithm: hp.Algorithm, rounds: int = 2, depth: int = 1) -> list[tuple[int, int]]:
-    """Numbers that go down and up in each round of one client: ConvNet on CIFAR-10 shapes."""
+    """Return how many numbers one client receives and sends in each round: ConvNet on CIFAR-10 shapes."""
     x = np.random.default_rng(0).random((10, 3, 32, 32), dtype=np.float32)
     federation = hp.federate([(x, np.arange(10), x, np.arange(10))])
     how = hp.Training(epochs=0, steps=2, batch=5, lr=0.01)
@@ -216,7 +216,7 @@ def wire(algorithm: hp.Algorithm, rounds: int = 2, depth: int = 1) -> list[tuple
 
 
 def client_after(result: hp.Result, client: str = "0", kept: dict | None = None) -> hp.Client:
-    """A client after a run, with what the server would send it now and what it keeps."""
+    """Build a client after a run, with the tensors that the server would send now and its own memory."""
     plan, server = result.plan, result._server
     sent = plan.algorithm.send(server, client)
     job = Job(kind="evaluate", t=server.t, client=client, tensors=sent)

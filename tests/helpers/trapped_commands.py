@@ -1,7 +1,7 @@
-"""Run commands one after the other in this process, and write down how each ended.
+"""Run commands one after the other in this process, and record how each one exited.
 
-``python trapped_commands.py ANSWERS`` reads the commands from its input, as JSON. It runs in a folder
-full of traps, as `heterophony` does: the folder is not on its path.
+``python trapped_commands.py ANSWERS`` reads the commands from stdin, as JSON. It runs in a folder
+of modules that must not be imported; as for `heterophony`, that folder is not on the import path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def call(words: list[str]) -> dict[str, object]:
-    """Call `heterophony` with these words; return its exit code and what it said."""
+    """Call `heterophony` with these words; return its exit code, its output and its import path."""
     from heterophony.cli import main
 
     said, sys.argv = StringIO(), ["heterophony", *words]
@@ -32,7 +32,7 @@ def is_here(folder: str) -> bool:
 
 
 def load(folder: str) -> str:
-    """Ask from Python for the model of a run; return the refusal."""
+    """Load a run and ask for its generic model; return the message of the refusal."""
     import heterophony as hp
 
     result = hp.load(folder)

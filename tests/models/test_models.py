@@ -339,7 +339,7 @@ def test_what_cannot_be_split_by_itself_says_how():
 
 @pytest.mark.parametrize("head", ["fcc", "conv.weight", 0, 2])
 def test_a_head_that_is_not_there_is_refused(head):
-    with pytest.raises(ConfigError, match=f"Named has no child '{head}' to be the head"):
+    with pytest.raises(ConfigError, match=f"Named has no child '{head}' to use as the head"):
         split(Named(), head)
 
 

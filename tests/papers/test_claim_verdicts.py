@@ -439,5 +439,5 @@ def test_fedavg2rep_is_measured_by_its_own_baseline():
     table = load_table("fedavg2rep-table3-heterogeneity")
     for row, lr in (("CIFAR-100, N_C = 1", 0.1), ("Shakespeare", 1.0)):
         config = table.build_baseline(row, "J = 4")
-        assert (config["algorithm"]["name"], config["local"]["lr"]) == ("fedavg", lr)
+        assert (config["algorithm"]["name"], config["training"]["lr"]) == ("fedavg", lr)
         assert config["data"]["partition"].get("per_client") is None

@@ -240,7 +240,7 @@ def test_centralised_training_makes_as_many_passes_as_fedavg_in_the_works_tables
             for part in ("model", "data"):
                 assert pooled[part]["name"] == avg[part]["name"]
             for key in ("batch", "momentum", "weight_decay"):
-                assert pooled["local"][key] == avg["local"][key]
+                assert pooled["training"][key] == avg["training"][key]
 
 
 def find_cell(table: str, row: str, column: str) -> dict:
@@ -249,7 +249,7 @@ def find_cell(table: str, row: str, column: str) -> dict:
 
 
 def count_passes(config: dict) -> float:
-    return config["rounds"] * config["local"]["epochs"] * config["participation"]["rate"]
+    return config["rounds"] * config["training"]["epochs"] * config["participation"]["rate"]
 
 
 def found_rule():

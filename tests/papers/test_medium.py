@@ -30,7 +30,7 @@ def test_data_net_and_rounds_shrink_and_the_rest_stays():
         "rounds": 50,
         "data": {**full["data"], "name": "fmnist-small"},
         "model": {"name": "convnet_small", "head_depth": 2},
-        "local": {**full["local"], "lr": 0.03},
+        "training": {**full["training"], "lr": 0.03},
         "evaluation": {"every": 2},
     }
     assert small == {**full, **changed}
@@ -43,7 +43,7 @@ def test_the_learning_rate_stays_where_clients_have_as_many_images_or_steps():
         ("fedavg2rep-text-centralised", "centralised", "CIFAR-100"),
     ):
         full, small = find_config(table, row, column)
-        assert small["local"]["lr"] == full["local"]["lr"]
+        assert small["training"]["lr"] == full["training"]["lr"]
 
 
 def test_a_client_that_draws_its_own_images_draws_no_more_than_a_class_has():
@@ -65,7 +65,7 @@ def test_rounds_follow_epochs_and_steps_and_settings_that_count_rounds_follow_th
 def test_a_control_with_more_epochs_has_as_many_rounds():
     varied = load_table("fedreg-table2-sota").choose_variants(["equal-work"])
     rounds = {
-        (c.row, c.config["local"]["epochs"]): medium.shrink_to_medium(c.config, False)["rounds"]
+        (c.row, c.config["training"]["epochs"]): medium.shrink_to_medium(c.config, False)["rounds"]
         for c in varied.cells
         if c.column == "Fashion-MNIST" and c.row in ("FedAvg", "FedReG")
     }

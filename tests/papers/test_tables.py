@@ -248,9 +248,9 @@ def test_exceptions_decide_last():
     assert (algorithm["conv_rank"], algorithm["linear_rank"]) == (0.8, 0.4)
     algorithm = cells["FedDecomp", "CIFAR-10, alpha 0.5"]["algorithm"]
     assert (algorithm["conv_rank"], algorithm["linear_rank"]) == (0.6, 0.6)
-    assert cells["pFedGate", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.05
-    assert cells["pFedSD", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.01
-    assert cells["FedAvg", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.1
+    assert cells["pFedGate", "CIFAR-10, alpha 0.1"]["training"]["lr"] == 0.05
+    assert cells["pFedSD", "CIFAR-10, alpha 0.1"]["training"]["lr"] == 0.01
+    assert cells["FedAvg", "CIFAR-10, alpha 0.1"]["training"]["lr"] == 0.1
     hybrid = {(c.row, c.column): c.config for c in load_table("fedavg2rep-table4-hybrid").cells}
     asked = [(row, f"J = {j}") for row in ("FedRep", "FedAvg2Rep") for j in (4, 8, 16)]
     rounds = [hybrid[f"{row}, N_C = 5", column]["rounds"] for row, column in asked]
@@ -272,13 +272,13 @@ def test_every_row_of_pfakds_cifar100_tables_has_the_codes_decay(name):
         training = resolve_config(config).training
         assert (training.schedule, training.decay_factor) == ("exponential", 0.9)
     for config in (*select(name, columns="CIFAR-10,*"), *select(name, columns="Fashion*")):
-        assert "schedule" not in config["local"]
+        assert "schedule" not in config["training"]
 
 
 def test_fedreps_base_trains_as_long_as_pfakds_code_says():
     for name in ("pfakd-table1-main", "pfakd-fig3-curves"):
         for config in select(name, "FedRep"):
-            epochs = config["local"]["epochs"]
+            epochs = config["training"]["epochs"]
             found = {k: v for k, v in config["algorithm"].items() if k != "name"}
             assert found == {"head_epochs": epochs, "base_epochs": epochs}
 
@@ -317,7 +317,7 @@ def test_the_grids_of_pfakd_hold_the_settings_of_its_tables():
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("fedavg2rep")])
 def test_fedavg2rep_keeps_short_batches_as_its_code_does(name):
-    assert {config["local"]["drop_last"] for config in select(name)} <= {False}
+    assert {config["training"]["drop_last"] for config in select(name)} <= {False}
 
 
 def test_the_alpha_of_testbeds_is_not_said():
@@ -327,7 +327,7 @@ def test_the_alpha_of_testbeds_is_not_said():
 
 @pytest.mark.parametrize("name", ["fedreg-table3-scalability", "fedreg-fig7-overall-metric"])
 def test_batches_of_1_have_no_momentum_and_the_table_says_why(name):
-    found = {(c["local"]["batch"], c["local"]["momentum"]) for c in select(name)}
+    found = {(c["training"]["batch"], c["training"]["momentum"]) for c in select(name)}
     assert found == {(20, 0.9), (10, 0.9), (1, 0.0)}
     assert any("it cannot have been 0.9" in remark for remark in load_table(name).remarks)
 
@@ -360,7 +360,7 @@ def test_cells_are_where_numbers_are():
         ('what = "w"', 'what = "w"\nclaim = []', "table.claim: unknown key; did you mean"),
         ('what = "w"', "what = 1", "table.what: must be a text, not 1"),
         ('what = "w"\n', "", "table.what: missing"),
-        ("a = [1.5", "c = [1.5", "table.printed.G: no 'c' here; there is: a, b"),
+        ("a = [1.5", "c = [1.5", "table.printed.G: no 'c' here; choose from: a, b"),
         ("[1.5, ", "[", "table.printed.G.a: must have 2 numbers"),
         ("[1.5, ", "['?', ", "table.printed.G.a: must be numbers, or '-' for none"),
         ("[printed.G]", "[printed.H]", "table.printed.H: no 'H' here"),
@@ -423,7 +423,7 @@ def test_a_dry_run_shows_what_is_different_in_each_cell():
     result = CliRunner().invoke(app, asked)
     assert "algorithm.lam=0.0001" in result.stdout
     assert "training.batch" not in result.stdout
-    assert "local.batch = 128" in result.stderr
+    assert "training.batch = 128" in result.stderr
 
 
 @pytest.mark.parametrize(

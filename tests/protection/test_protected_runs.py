@@ -152,7 +152,7 @@ def test_a_replaced_secret_is_a_clear_error(begun):
     with pytest.raises(FolderError) as caught:
         played("fedavg", **begun)
     assert str(caught.value) == (
-        f"{secret} is not what the run was started with: it was replaced; restore it, or start the run again"
+        f"{secret} was replaced after the run started; restore it, or start the run again"
     )
     secret.write_bytes(kept)
     played("fedavg", **begun)
@@ -195,7 +195,7 @@ def read_config_text(text: str, folder: Path):
         (["protection=[{kind='top_k'},{kind='client_dp',noise=1.0,where='device'}]"],
          r"client_dp: must come before top_k"),
         (["protection=top_k", "participation.replacement=true"], r"set participation\.replacement = false"),
-        (["protection=top_k", "algorithm.name=centralized"], "trains on pooled data, so nothing travels"),
+        (["protection=top_k", "algorithm.name=centralized"], "trains on pooled data, so nothing is sent"),
         (["protection=masked_sum", "participation.dropout=0.5"], "cannot be unmasked without every reply"),
         (["participation.kind=possion"], r"participation\.kind: .*did you mean 'poisson'"),
     ],

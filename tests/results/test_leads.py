@@ -52,12 +52,12 @@ def test_a_clear_win_over_six_seeds_is_bold(tmp_path: Path) -> None:
     assert leads.explain_bold(table, list(COLUMNS)) == leads.BOLD_NOTE
 
 
-@pytest.mark.parametrize(("seeds", "said"), [(1, "one seed"), (5, "5 seeds")])
+@pytest.mark.parametrize(("seeds", "said"), [(1, "one seed is"), (5, "5 seeds are")])
 def test_too_few_seeds_highlight_nothing_and_say_why(tmp_path: Path, seeds: int, said: str) -> None:
     table = make_table(tmp_path, fedavg=[1] * seeds, fedper=[9] * seeds)
     assert list_bold(table) == []
     assert leads.explain_bold(table, list(COLUMNS)) == (
-        f"Nothing is bold: {said} cannot tell 2 rows from chance; at least 6 seeds are needed."
+        f"Nothing is bold: {said} too few to compare 2 rows; at least 6 are needed."
     )
 
 
@@ -87,7 +87,7 @@ def test_the_headline_of_the_page_names_nobody_within_noise(tmp_path: Path) -> N
     make_table(tmp_path / "tie", fedavg=[5], fedper=[6])
     page = data_of(html.render_report(runs.load_runs([tmp_path / "tie"])))
     assert page["summary"].endswith(
-        "No winner is shown: one seed cannot tell 2 rows from chance; at least 6 seeds are needed."
+        "No winner is shown: one seed is too few to compare 2 rows; at least 6 are needed."
     )
     assert not any(row["bold"] for row in page["table"]["rows"])
     assert page["table"]["notes"][0].startswith("Nothing is bold: one seed")

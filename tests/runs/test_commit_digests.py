@@ -100,7 +100,7 @@ def test_another_memory_is_refused_and_the_older_commit_is_offered(run, damage):
         resume(run)
     path = run.client_store.memory_file("0", 1)
     assert str(refusal.value) == (
-        f"the memory of client 0 ({path}) is not what its commit recorded (its sha256 differs);"
+        f"the memory of client 0 ({path}) does not match its commit (its sha256 differs);"
         f" restore it, or delete {newest} to go back to round 1"
     )
     newest.unlink()
@@ -109,7 +109,7 @@ def test_another_memory_is_refused_and_the_older_commit_is_offered(run, damage):
 
 def test_events_that_were_edited_are_refused(run):
     edit_last_event(run)
-    with pytest.raises(FolderError, match="is not what its commit recorded: it was edited"):
+    with pytest.raises(FolderError, match="does not match its commit: it was edited"):
         resume(run)
 
 
@@ -151,8 +151,7 @@ def test_settings_of_a_begun_run_cannot_be_edited(tmp_path, before, after):
     assert before in text
     out.config_file.write_text(text.replace(before, after))
     assert refused(3, "resume", out.path) == (
-        f"{out.config_file} is not what the run was started with: it was edited;"
-        " restore it, or start the run again"
+        f"{out.config_file} was edited after the run started; restore it, or start the run again"
     )
     out.config_file.write_text(f"# mine\n{text}".replace('name = "serial"', 'name = "pool"'))
     assert call("resume", out.path, "-c", "engine.name=serial").exit_code == 0

@@ -76,7 +76,9 @@ def test_a_model_that_is_not_finite_is_never_committed(tmp_path):
     folder.create("")
     try:
         with (
-            pytest.raises(DivergedError, match="NaN or infinity, by the update of client 1; lower"),
+            pytest.raises(
+                DivergedError, match="NaN or infinity, because of the update of client 1"
+            ),
             Poisoned(plan, folder.client_store) as engine,
         ):
             list(run_rounds(plan, engine, folder))
@@ -149,5 +151,5 @@ def test_an_update_cannot_grow_with_what_was_sent():
         Job(kind="train", t=t, client="1", tensors=sent) for t, sent in enumerate(grown[:2])
     )
     validator.check_tensors(grown[1], first)
-    with pytest.raises(CodecError, match="1000 times that of what is sent at first"):
+    with pytest.raises(CodecError, match="1000 times that of the initial tensors"):
         validator.check_tensors(grown[2], second)

@@ -66,7 +66,7 @@ def test_numbers_are_used_as_they_were_in_training():
 
 WRONG = {
     "one example": (COLOURED[0], r"not 8×8×3; for a single example pass a batch of one: x\[None\]"),
-    "one channel": (COLOURED[..., :1], "takes examples of N×3×8×8 or N×8×8×3, not 60×8×8×1"),
+    "one channel": (COLOURED[..., :1], "expects examples of N×3×8×8 or N×8×8×3, not 60×8×8×1"),
     "no channel": (COLOURED[..., 0], "not 60×8×8$"),
     "another size": (COLOURED[:, :7], "not 60×7×8×3$"),
     "bytes as numbers": (COLOURED.astype(np.float32), "numbers up to 255 are not scaled"),

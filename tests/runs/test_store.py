@@ -753,7 +753,7 @@ def test_json_files_come_back_or_say_what_is_wrong(tmp_path):
     write_json(tmp_path / "result.json", content)
     assert read_json(tmp_path / "result.json") == content
     assert json.loads((tmp_path / "result.json").read_text()) == content
-    with pytest.raises(FolderError, match="is not there"):
+    with pytest.raises(FolderError, match="does not exist"):
         read_json(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(FolderError, match="is damaged: it is not JSON"):

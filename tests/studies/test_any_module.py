@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -49,6 +49,19 @@ class Returning(nn.Module):
         return SimpleNamespace(logits=self.last(self.first(x).relu()))
 
 
+class Outputs(NamedTuple):
+    logits: Tensor
+    aux_logits: Tensor
+
+
+class ReturningInTraining(Returning):
+    """Returns a named tuple in training and a tensor in evaluation, as torchvision's GoogLeNet does."""
+
+    def forward(self, x: Tensor) -> Outputs | Tensor:
+        logits = self.last(self.first(x).relu())
+        return Outputs(logits, 2 * logits) if self.training else logits
+
+
 def make_split() -> hp.Net:
     module = Returning()
     return hp.Net(nn.Sequential(module.first, nn.ReLU()), module.last)
@@ -58,7 +71,11 @@ def get_values(result: Any) -> list[Tensor]:
     return list(result.generic().state_dict().values())
 
 
-@pytest.mark.parametrize("module", [Functional, Returning])
+def make_in_evaluation() -> nn.Module:
+    return ReturningInTraining().eval()  # as a pretrained net is given
+
+
+@pytest.mark.parametrize("module", [Functional, Returning, ReturningInTraining, make_in_evaluation])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "ditto", "scaffold"])
 def test_a_module_has_the_bits_of_the_same_net_in_two_parts(module, algorithm):
     found = hp.run(algorithm, make_data(), model=module(), **SHORT)
@@ -76,12 +93,20 @@ def test_an_algorithm_that_needs_a_head_says_so(algorithm):
         hp.run(algorithm, make_data(), model=Functional(), **SHORT)
 
 
-def test_logits_of_an_object_have_a_head():
-    found = hp.run("fedper", make_data(), model=Returning(), **SHORT)
+@pytest.mark.parametrize("module", [Returning, ReturningInTraining])
+def test_logits_of_an_object_have_a_head(module):
+    found = hp.run("fedper", make_data(), model=module(), **SHORT)
     wanted = hp.run("fedper", make_data(), model=make_split(), **SHORT)
     assert {c: r.correct for c, r in found.clients.items()} == {
         c: r.correct for c, r in wanted.clients.items()
     }
+
+
+def test_a_tensor_in_evaluation_is_split_too():
+    module, x = ReturningInTraining(), torch.ones(4, 6)
+    net = hp.split(module, example=x)
+    assert torch.equal(net.eval()(x), module.eval()(x))
+    assert torch.equal(net.train()(x), module.train()(x).logits)
 
 
 NO_HEAD = [n for n in ALGORITHM_CLASSES if not get_algorithm_class(n)().needs_head]

@@ -188,7 +188,7 @@ def test_unsuitable_optimisers_and_schedules_are_refused(clients):
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=hp.Training(**how))
-    with pytest.raises(ConfigError, match="scaffold holds for 'sgd', not for a function"):
+    with pytest.raises(ConfigError, match="scaffold is only defined for 'sgd', not for a function"):
         run(clients, algorithm="scaffold", training=hp.Training(optimizer=torch.optim.Adam))
 
 

@@ -193,7 +193,7 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
             [(X, Y), (X[:, :2], Y)],
             "client 1 has examples of shape (2,) and type float32, client 0 of (5,) and float32",
         ),
-        ("nonsense", "data.name: no data set 'nonsense' here"),
+        ("nonsense", "data.name: 'nonsense' is neither a data set"),
     ],
 )
 def test_data_that_cannot_be_dealt_are_said(data, said):

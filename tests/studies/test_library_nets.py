@@ -108,11 +108,11 @@ def test_a_column_called_text_beside_numbers_may_be_of_categories(tmp_path):
     ("settings", "said"),
     [
         (["data.name=digits", "data.tokenizer=x"], "data.tokenizer: digits has no texts; leave it"),
-        (["data.name=t.csv", "data.tokenizer=x"], "data.tokenizer: t.csv has no text: a column"),
+        (["data.name=t.csv", "data.tokenizer=x"], "data.tokenizer: t.csv has no text, that is, no"),
         (
             ["data.name=mail.csv", "data.tokenizer=no/such"],
             "data.tokenizer: no/such is not in the cache of Hugging Face on this machine; a run"
-            " downloads nothing: get it with 'hf download no/such', or name a folder that has it",
+            " downloads nothing: get it with 'hf download no/such', or give a folder that contains",
         ),
         (["data.name=mail.csv", "data.tokenizer=empty"], "data.tokenizer: empty holds no readable"),
     ],
@@ -197,8 +197,8 @@ def test_a_vision_transformer_takes_the_shape_of_the_images(transformers, tmp_pa
         (
             ["model.name=transformers:no/such-net"],
             "model.name: transformers:no/such-net is not in the cache of Hugging Face on this machine;"
-            " a run downloads nothing: get it with 'hf download no/such-net', or name a folder that"
-            " has it, as in transformers:path/to/folder",
+            " a run downloads nothing: get it with 'hf download no/such-net', or give a folder that"
+            " contains it, as in transformers:path/to/folder",
         ),
         (["model.name=transformers:./nowhere"], "model.name: there is no folder ./nowhere"),
         (
@@ -207,7 +207,7 @@ def test_a_vision_transformer_takes_the_shape_of_the_images(transformers, tmp_pa
         ),
         (
             ["model.name=transformers:"],
-            "model.name: transformers: names no net; write transformers:distilbert-base-uncased",
+            "model.name: 'transformers:' lacks the name of a net; write transformers:distilbert-base-uncased",
         ),
         (["model.name=mlp", "model.pretrained=true"], "model.pretrained: only for nets of timm"),
         (

@@ -102,7 +102,7 @@ def test_a_run_started_from_python_needs_its_federation_for_models_only(tmp_path
     with pytest.raises(DataError) as caught:
         result.personal("1")
     assert str(caught.value) == (
-        f"{tmp_path / 'run'} was started from Python with data of your own ('arrays'); for its models pass it:"
+        f"{tmp_path / 'run'} was started from Python with data of your own ('arrays'); to use its models, pass it:"
         f" hp.load('{tmp_path / 'run'}', ..., federation=...)"
     )
     again = hp.load(str(tmp_path / "run"), federation=digits())
@@ -129,8 +129,8 @@ def test_a_model_and_an_algorithm_of_ones_own_are_passed_again(tmp_path):
     again = hp.load(out, **given)
     assert torch.equal(get_logits(again, digits(), "2"), get_logits(first, digits(), "2"))
     for missing, said in {
-        "model": "was started from Python with a model of your own ('Own'); for its models pass it: hp.load(",
-        "algorithm": "was started from Python with an algorithm of your own ('Mine'); for its models pass it:",
+        "model": "was started from Python with a model of your own ('Own'); to use its models, pass it: hp.load(",
+        "algorithm": "was started from Python with an algorithm of your own ('Mine'); to use its models, pass it:",
     }.items():
         with pytest.raises(DataError) as caught:
             hp.load(out, **{k: v for k, v in given.items() if k != missing}).generic()
@@ -147,7 +147,7 @@ def test_new_weights_of_the_same_module_do_where_all_tensors_are_stored(tmp_path
     assert torch.equal(get_logits(again, digits(), trained), get_logits(first, digits(), trained))
     with pytest.raises(DataError, match="never trained; pass the model with the weights"):
         again.personal(absent)
-    with pytest.raises(DataError, match="does not fit the run"):
+    with pytest.raises(DataError, match="does not match the run"):
         hp.load(out, federation=digits(), model="mlp").generic()
 
 

@@ -86,7 +86,7 @@ def test_classes_can_be_given(tmp_path):
     assert said(ConfigError, hp.federate, (X, y), classes=["a", "a"]).startswith("data.classes: a")
     assert said(ConfigError, hp.federate, (X, y), classes="abcd").startswith("data.classes: must")
     text = said(ConfigError, hp.federate, "digits", classes=10)
-    assert text == "data.classes: digits has its own; leave it out"
+    assert text == "data.classes: digits has its own classes; leave it out"
 
 
 # Images ---------------------------------------------------------------------------------------

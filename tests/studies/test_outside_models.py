@@ -107,7 +107,7 @@ def test_a_file_of_two_inputs_trains_a_net_of_two_inputs(folder):
         ("lab_nets.Both", "no 'lab_nets.Both' here; did you mean 'lab_nets:Both'?"),
         ("lab_nets:make_nett", "lab_nets has no 'make_nett'; did you mean 'make_net'?"),
         ("lab_nets:number", "lab_nets:number is neither a function that builds a net, nor a"),
-        ("lab_nets:make_wide", "lab_nets:make_wide needs width; name a function that builds the"),
+        ("lab_nets:make_wide", "lab_nets:make_wide has required arguments (width); use a function"),
         ("lab-nets:x", "'lab-nets:x' must be package.module:function"),
         ("nowhere:x", "there is no module 'nowhere' on this machine; install its package"),
     ],
@@ -118,8 +118,8 @@ def test_a_mistake_is_one_line(folder, name, said):
 
 
 def test_a_net_that_does_not_fit_the_data_is_one_line(folder):
-    said = "Both cannot take examples of 1×8×8: Both.forward() missing 1 required positional"
-    with pytest.raises(ConfigError, match=r"Both cannot take examples of 1×8×8"):
+    said = "Both cannot process examples of 1×8×8: Both.forward() missing 1 required positional"
+    with pytest.raises(ConfigError, match=r"Both cannot process examples of 1×8×8"):
         played("fedavg", digits(), model="lab_nets:Both")
     config = read_config(None, [*SMALL, "model.name=lab_nets:Both"], trust=True)
     with pytest.raises(ConfigError) as caught:

@@ -113,10 +113,19 @@ def test_a_head_that_is_declared_first_is_the_head():
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        (Around, "cannot split Around: what follows 'fc2' also uses values from before it; write"),
-        (split_wrongly, "cannot split Backwards: base and head do not fit together; write both"),
+        (
+            Around,
+            "cannot split Around: operations after 'fc2' also use values from before it; write",
+        ),
+        (
+            split_wrongly,
+            "cannot split Backwards: base and head cannot be called one after the other;",
+        ),
         (seven, "model: Sequential has 7 outputs, but the data have 10 classes; give its last"),
-        (lambda: linear(10)[1:], "Sequential cannot take examples of 1×8×8: mat1 and mat2 shapes"),
+        (
+            lambda: linear(10)[1:],
+            "Sequential cannot process examples of 1×8×8: mat1 and mat2 shapes",
+        ),
         (lambda: hp.Net(nn.Identity(), nn.Conv2d(1, 10, 3)), "model: Net returns 10×6×6 for each"),
         (lambda: None, "model: the function returned NoneType; make it return an nn.Module"),
         (7, "model: must be a name, an nn.Module or a function that makes one, not 7"),

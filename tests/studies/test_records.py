@@ -234,13 +234,15 @@ def test_wrong_examples_are_one_line(x, message):
 
 
 def test_what_needs_one_array_says_so():
-    with pytest.raises(ConfigError, match="a named model takes one array; for examples of 0 3×8×8"):
+    with pytest.raises(
+        ConfigError, match="a named model accepts only one array as input; for examples of 0 3×8×8"
+    ):
         hp.run("fedavg", two_inputs(), model="mlp", **SHORT)
-    with pytest.raises(ConfigError, match="Linear cannot take examples of 0 3×8×8, 1 5"):
+    with pytest.raises(ConfigError, match="Linear cannot process examples of 0 3×8×8, 1 5"):
         hp.run("fedavg", two_inputs(), model=nn.Linear(5, 3), **SHORT)
     image, table, y = make_arrays()
     with pytest.raises(DataError, match="needs examples that are one image"):
         hp.federate(((image, table), y), clients=3, transform="fedavg2rep")
     model = hp.run("fedavg", two_inputs(), model=TwoInputs(), **SHORT).personal("0")
-    with pytest.raises(DataError, match="the model takes 0 3×8×8, 1 5, not 1 arrays"):
+    with pytest.raises(DataError, match="the model expects 0 3×8×8, 1 5, not 1 arrays"):
         model(image)

@@ -109,7 +109,7 @@ def test_files_with_the_sections_of_before_are_read_and_written_with_those_of_to
 
 @pytest.mark.parametrize(("old", "new"), [("device", "accelerator"), ("devices", "speeds")])
 def test_a_keyword_of_before_is_answered_with_that_of_today(old, new):
-    with pytest.raises(ConfigError, match=f"^{old}: is called {new}; write {new}='cpu'$"):
+    with pytest.raises(ConfigError, match=f"^{old}: was renamed to {new}; write {new}='cpu'$"):
         hp.run("fedavg", named(), **{old: "cpu"})
 
 
@@ -228,7 +228,7 @@ def test_without_a_folder_a_comparison_is_temporary():
         ({"seedz": (0, 1)}, "seedz: not a keyword of hp.compare; did you mean 'seeds'?"),
         ({"by": "P"}, "by: not a keyword of hp.compare; pass a setting of an algorithm"),
         ({"seed": 3}, "seed: write seeds=(3,)"),
-        ({"device": "cpu"}, "device: is called accelerator"),
+        ({"device": "cpu"}, "device: was renamed to accelerator"),
     ],
 )
 def test_compare_refuses_an_unknown_keyword(keyword, said):

@@ -142,9 +142,9 @@ def test_every_combination_has_every_seed():
         (lr, mu, seed) for lr in (0.1, 0.2) for mu in (0, 1) for seed in (3, 4)
     ]
     assert notes == [
-        "lr=0.1,0.2: taken as training.lr=0.1,0.2",
-        "mu=0,1: taken as algorithm.mu=0,1",
-        "20% of every client's training examples are held out to choose by",
+        "lr=0.1,0.2: read as training.lr=0.1,0.2",
+        "mu=0,1: read as algorithm.mu=0,1",
+        "20% of every client's training examples are held out to choose settings",
     ]
 
 

@@ -38,7 +38,7 @@ def test_the_algorithms_that_need_classes():
 def test_every_other_algorithm_runs_on_every_task(task):
     for name in sorted(ALGORITHM_CLASSES):
         if name in NEED_CLASSES:
-            with pytest.raises(ConfigError, match=f"needs classes, and the task is '{task}'"):
+            with pytest.raises(ConfigError, match=f"needs classes, but the task is '{task}'"):
                 run_task(name, task)
         elif task == "sequence" and name in NEED_ADAPTERS:  # its net has only an LSTM and a head
             with pytest.raises(ConfigError, match="no layer of a kind that can be adapted"):
@@ -145,14 +145,14 @@ def test_an_own_loss_changes_the_model_and_is_part_of_the_run(tmp_path):
 
 
 def test_an_algorithm_of_classes_refuses_an_own_loss():
-    with pytest.raises(ConfigError, match="FedRoD is defined by the cross-entropy"):
+    with pytest.raises(ConfigError, match="FedRoD is defined with the cross-entropy"):
         played("fedrod", loss=cross_entropy)
 
 
 def test_a_model_that_does_not_fit_the_task_is_refused():
     with pytest.raises(ConfigError, match="returns 3 for each example; it must return 2 numbers"):
         run_task("fedavg", "regression", model=nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)))
-    with pytest.raises(ConfigError, match="charlstm predicts one answer, and the task is"):
+    with pytest.raises(ConfigError, match="charlstm predicts one answer, but the task is"):
         run_task("fedavg", "sequence", model="charlstm")
     with pytest.raises(ConfigError, match="tokenlstm predicts a token at every position"):
         played("fedavg", model="tokenlstm")

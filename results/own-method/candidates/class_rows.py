@@ -1,4 +1,4 @@
-"""Merge the last layer of a shared head class by class: who holds no example of a class has no say."""
+"""Merge the last layer of a shared head class by class: clients without examples of a class do not count."""
 
 from collections.abc import Sequence
 
@@ -34,12 +34,12 @@ def merge_row(
 
 
 def list_last_layer(model: Tensors, classes: int) -> list[str]:
-    """Name the tensors of the head's last layer, which have a row for each class."""
+    """List the tensors of the head's last layer, which have a row for each class."""
     layers = {k.rpartition(".")[0] for k in model.only("head.*")}
     last = max(layers, key=split_numbers)
     return [k for k in model if k.rpartition(".")[0] == last and len(model[k]) == classes]
 
 
 def split_numbers(layer: str) -> list[tuple[int, str]]:
-    """Make ``head.10`` follow ``head.9``: by number, not by character."""
+    """Return a key that sorts ``head.10`` after ``head.9``: by number, not by character."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in layer.split(".")]

@@ -15,7 +15,7 @@ from .fedrows import FedRows
 
 @dataclass(frozen=True)
 class DistilledFeatures(FedRows):
-    """Hold the features near those of the received base."""
+    """Keep the features near those of the received base."""
 
     def local(self, client: Client) -> Tensors:
         net, counts, teacher = client.net, client.data.counts, make_teacher(client.net)

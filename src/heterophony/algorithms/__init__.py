@@ -172,7 +172,7 @@ def label_algorithm(algorithm: Algorithm, name: str) -> str:
     return own if name == own.lower() and name not in ALGORITHM_CLASSES else get_display_name(name)
 
 
-# Importing a class: every mistake in it becomes a one-line message ---------------------------------------------
+# Importing a class: every mistake in it is a one-line error --------------------------------------
 
 
 def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
@@ -209,6 +209,7 @@ def load_algorithm_file(name: str, path: Path) -> None:
 
 
 def is_algorithm_class(value: object) -> bool:
+    """Return True if a value is a subclass of Algorithm."""
     from ..core.algorithm import Algorithm
 
     return isinstance(value, type) and issubclass(value, Algorithm)

@@ -57,6 +57,7 @@ class APFL(Algorithm):
         return server.update(mean(replies, weight=equally))
 
     def get_own_share(self, client: Client) -> Tensor:
+        """Return the client's share of its personal model; ``alpha`` until it has learned one."""
         like = next(client.net.parameters())
         kept = client.memory.get("apfl", Tensors()).get("share")
         return like.new_tensor(self.alpha, dtype=torch.float32) if kept is None else kept.clone()

@@ -27,7 +27,9 @@ class APPLE(Algorithm):
     paper = "Luo and Wu, IJCAI 2022"
     common = False
     weight_lr: float = setting(0.001, "learning rate of the weights p of the core models", low=0)
-    mu: float = setting(0.1, "strength of the pull of p towards p0, the shares of examples", low=0)
+    mu: float = setting(
+        0.1, "strength of the pull of p towards p0, the shares of the examples", low=0
+    )
     until: float = setting(
         0.1, "fraction of the rounds in which p is pulled towards p0", low=0, high=1
     )

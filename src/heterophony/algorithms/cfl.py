@@ -64,7 +64,7 @@ class CFL(Algorithm):
         models = {f"cluster/{at[c]}": self.send(server, c) for c in server.clients}
         parents = set(
             before[of != before].tolist()
-        )  # an update from before a split must not decide another
+        )  # updates from before a split must not decide the next one
         for c, parent in zip(server.clients, before.tolist(), strict=True):
             models |= {f"update/{c}": Tensors()} if parent in parents else {}
         for cluster in set(at.values()):

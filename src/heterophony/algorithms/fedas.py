@@ -65,6 +65,7 @@ class FedAS(Algorithm):
 
 
 def get_fisher_trace(reply: Reply) -> float:
+    """Return the trace of the client's Fisher information, which weights its reply."""
     return float(reply.tensors["fedas/fisher"])
 
 

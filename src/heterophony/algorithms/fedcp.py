@@ -64,7 +64,7 @@ class FedCP(Algorithm):
 
 
 def compute_context(net: Net) -> Tensor:
-    """Compute the client's direction in feature space from its personal head, and normalise it."""
+    """Compute the client's direction in feature space, a unit vector, from its personal head."""
     own = [m for m in net.own.modules() if isinstance(m, nn.Linear)]
     return normalize(multiply_weights(own).sum(0), dim=0)
 

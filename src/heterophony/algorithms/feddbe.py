@@ -67,6 +67,7 @@ class FedDBE(Algorithm):
         return server.update(mean(replies, *server.model), consensus=consensus)
 
     def add_shift(self, net: Net, z: Tensor) -> Tensor:
+        """Return the features plus the client's personal shift."""
         return z + net.get_parameter("shift") if self.shifts else z
 
     def predict(self, client: Client, x: Tensor) -> Tensor:

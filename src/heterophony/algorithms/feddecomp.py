@@ -27,11 +27,15 @@ class FedDecomp(Algorithm):
     rank_rule: Literal["authors", "paper"] = setting(
         "authors", "rank is relative to the number of outputs, or to the smaller side of the weight"
     )
-    scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
+    scale: Literal["one_over_unit", "none"] = setting(
+        "one_over_unit", "factor of B A: 1 over the rank unit, or 1"
+    )
     own_epochs: int | None = setting(
         None, "epochs of the part trained first; default: 2/5 of local training", low=0
     )
-    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
+    reverse_order: Literal["sigma_first", "tau_first"] = setting(
+        "sigma_first", "order of training in mode reverse"
+    )
     changes: bool = setting(False, "record how far both parts moved from their initial values")
 
     def check_training(self, training: Training) -> None:
@@ -48,6 +52,7 @@ class FedDecomp(Algorithm):
         return net
 
     def compute_rank_unit(self, weight: Tensor) -> int:
+        """Compute the rank unit of a weight: the rank of its personal part, per window width in a convolution."""
         out, into = weight.shape[:2]
         if weight.dim() == 2:
             return max(1, int(self.linear_rank * min(out, into) + 1e-9))

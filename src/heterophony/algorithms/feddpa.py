@@ -62,5 +62,5 @@ def trains(parameter: Tensor, personal: set[int]) -> bool:
 
 
 def embed(net: Net, x: Tensor) -> Tensor:
-    """Return the direction of each example's features."""
+    """Return each example's features, normalised to length 1."""
     return nn.functional.normalize(net.base(x).flatten(1), dim=1)

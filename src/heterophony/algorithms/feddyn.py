@@ -51,7 +51,7 @@ class FedDyn(Algorithm):
 
 
 def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:
-    """Return the correction to add, so that the norm of gradient plus correction is at most the limit."""
+    """Return the correction with which gradient plus correction have at most the norm ``limit``."""
     grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
     whole = grad + term
     length = float(whole.square().sqrt()) + 1e-6

@@ -16,7 +16,7 @@ from .parts.layers import FixedDirections, ProjectedFeatures, cut_last_linear
 
 @dataclass(frozen=True)
 class FedETF(Algorithm):
-    """Train base and projection with a balanced loss under fixed class directions; fine-tune these before use."""
+    """Train base and projection with a balanced loss under fixed class directions; fine-tune projection and directions before use."""
 
     paper = "Li et al., ICCV 2023"
     needs_classes = True
@@ -24,9 +24,9 @@ class FedETF(Algorithm):
     uses_features = True
     temperature: float = setting(10.0, "initial norm of the features, which is learned", above=0)
     tune_turns: int = setting(
-        5, "number of turns in the personalisation, each of directions and projection", low=0
+        5, "turns of the personalisation; each trains the directions, then the projection", low=0
     )
-    tune_epochs: int = setting(3, "epochs of each of the two per turn", low=0)
+    tune_epochs: int = setting(3, "epochs of directions and of projection in each turn", low=0)
     direction_lr: float = setting(0.1, "learning rate of a client's own directions", low=0)
     projection_lr: float = setting(
         0.05, "learning rate of the projection in the personalisation", low=0

@@ -2,7 +2,7 @@
 
 As in the authors' code, losses and distances are compared with the model from which the client started its
 last round, and the client's own trained model is a candidate in addition to the M downloaded ones.
-They are judged on training examples that the client sets aside and does not train on: no validation
+Candidates are compared on training examples that the client sets aside and does not train on: no validation
 or test example of the run is used. The server stores a model per client and an N × N matrix. There
 is no common model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers
 clients the means of clusters of clients, which the paper does not have, and which are left out
@@ -25,18 +25,20 @@ from .parts.mixing import choose_downloads
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
-    """Start each round from a mixture of those models, its own and others', that improve on the last one."""
+    """Start each round from a mixture of models, the client's own and others', that lower its loss."""
 
     paper = "Zhang et al., ICLR 2021"
     common = False
     downloads: int = setting(5, "number of other clients' models that a client receives, M", low=0)
     held_out: float = setting(
-        0.2, "fraction of the examples held out to judge models by; 0: judge by all, and train on all",
+        0.2, "fraction of the examples held out to compare models; 0: compare and train on all examples",
         low=0, below=1,
     )  # fmt: skip
     norm: Literal["l2", "l1"] = setting("l2", "norm that measures distances between models")
-    explore: float = setting(0.3, "probability of a random choice among the others", low=0, high=1)
-    explore_decay: float = setting(0.05, "decrease of that probability per round", low=0)
+    explore: float = setting(
+        0.3, "probability of choosing a client at random instead of by preference", low=0, high=1
+    )
+    explore_decay: float = setting(0.05, "decrease of explore per round", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         sent = server.memory.get(f"model/{client}", server.model)  # at first the initial model
@@ -44,7 +46,7 @@ class FedFomo(Algorithm):
         return sent | {f"other/{i}/{k}": v for i, w in enumerate(others) for k, v in w.items()}
 
     def list_downloads(self, server: Server, client: str) -> list[str]:
-        """List whose models a client receives; a client that joins later receives the first ones."""
+        """List the clients whose models a client receives; for one that joins later, the first ones."""
         if client in server.clients and "chosen" in server.memory:
             row = server.memory["chosen"]["at"][server.clients.index(client)].tolist()
             return [server.clients[i] for i in row if i >= 0]

@@ -72,7 +72,7 @@ class FedGen(Algorithm):
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         counts = torch.stack([r.tensors["fedgen/counts"] for r in replies]).sum(0)
         labels = counts / counts.sum()
-        heads = mean(replies, "head.*", weight=equally)  # 1/K Σ g(z; θ_k), as all are linear
+        heads = mean(replies, "head.*", weight=equally)  # 1/K Σ g(z; θ_k), as heads are linear
         how = GeneratorTraining(
             self.generator_steps, self.generated, self.noise, self.generator_lr, self.diversity
         )

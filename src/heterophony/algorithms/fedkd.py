@@ -1,10 +1,10 @@
 """FedKD: Wu et al., Communication-efficient FL via knowledge distillation, Nature Communications 2022.
 
-The shared net ("mentee") is the smallest of the run's nets. A teacher's answers have no gradient, nor
-has the sum of losses that terms are divided by; below 1 it counts as 1, since well-trained clients
-diverge otherwise. The distance of the features, which both losses have, is one term that trains both
-nets; attention maps are left out. A kernel is a matrix with a row per output. The server sends the
-mentee whole: a client may have missed rounds.
+The shared net ("mentee") is the smallest of the run's nets. No gradient flows into a teacher's outputs,
+nor into the sum of the label losses, by which the other terms are divided; below 1 it counts as 1, as
+training diverges otherwise on clients whose losses are small. The paper has the distance of the features
+in the losses of both nets; here it is one term that trains both. Attention maps are left out. A kernel
+is a matrix with a row per output. The server sends the whole mentee, as a client may have missed rounds.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ class FedKD(Algorithm):
     needs_nets = "any"
     rows_vary = ("low_rank/*",)
     allows_clipping = False  # the norm would be that of two nets
-    answers: float = setting(1.0, "weight of the divergence of the answers", low=0)
-    features: float = setting(1.0, "weight of the distance of the features", low=0)
+    answers: float = setting(1.0, "weight of the divergence between the nets' outputs", low=0)
+    features: float = setting(1.0, "weight of the distance between the nets' features", low=0)
     energy_start: float = setting(
-        0.95, "share of the squared singular values to send, first round", above=0, high=1
+        0.95, "share of the squared singular values to send in the first round", above=0, high=1
     )
     energy_end: float = setting(
-        0.98, "the same in the last round; 1: not compressed", above=0, high=1
+        0.98, "the same in the last round; 1: no compression", above=0, high=1
     )
 
     def build(self, net: Net) -> Net:

@@ -20,13 +20,13 @@ class HadamardProduct(nn.Module):
         out, into, *window = weight.shape
         r = choose_rank(weight.shape, gamma)
         factors = [(r, r, *window), (r, out), (r, into)] if window else [(out, r), (into, r)]
-        # W1 ⊙ W2 needs factors of the size of the maps they are; W1 ⊙ (W2 + 1) is as large as W1
+        # factors of W1 ⊙ W2 are drawn like layers; W1 ⊙ (W2 + 1) is as large as W1, which must be smaller
         last = out if plus else r
         inputs = [r * prod(window), last, into] if window else [last, into]
         self.shapes, self.inputs, self.plus = factors * 2, inputs * 2, plus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """Draw new factors, whatever the weight was: normal, √2 over the root of their inputs."""
+        """Draw new factors, whatever the weight was, with standard deviation √(2 / number of inputs)."""
         each = zip(self.shapes, self.inputs, strict=True)
         return tuple(sqrt(2 / n) * torch.randn(s) for s, n in each)
 
@@ -36,6 +36,7 @@ class HadamardProduct(nn.Module):
 
 
 def multiply_factors(*factors: Tensor) -> Tensor:
+    """Return the weight of a linear layer, or of a convolution, from its two or three factors."""
     if len(factors) == 2:
         return factors[0] @ factors[1].T
     return torch.einsum("xyzw,xo,yi->oizw", *factors)

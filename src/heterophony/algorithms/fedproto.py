@@ -17,7 +17,7 @@ class FedProto(PrototypeAlgorithm):
     weight: Literal["equal", "counts"] = setting("equal", "weight of a client in a prototype")
 
     def local(self, client: Client) -> Tensors:
-        """Train; return the mean features of each class and, where needed, its number of examples."""
+        """Train; return the mean features of each class and, unless all weigh the same, its number of examples."""
         means, counts = super().local(client), client.data.counts
         if self.weight == "equal":
             return means

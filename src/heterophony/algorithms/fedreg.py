@@ -26,10 +26,10 @@ class FedReG(Algorithm):
         "mean", "statistic that gives the balanced size of a class"
     )
     threshold_scope: rebalancing.ThresholdScope = setting(
-        "class_nonzero", "take that statistic over class counts or over client sizes"
+        "class_nonzero", "compute the threshold from class counts or from client sizes"
     )
     augment: rebalancing.Augmentation = setting(
-        "simple", "how small classes are filled; auto: AutoAugment"
+        "simple", "how small classes are filled up; auto: AutoAugment"
     )
     weights: rebalancing.HeadWeights = setting(
         "split", "examples that weight a client's head: kept, all, or balanced"
@@ -43,7 +43,7 @@ class FedReG(Algorithm):
     own_phase: rebalancing.TrainedHeads = setting(
         "own_head", "heads that the personal phase trains"
     )
-    magnitude: float = setting(1.0, "strength of simple augmentation; 1: our guess", low=0, high=5)
+    magnitude: float = setting(1.0, "strength of augment = simple; 1 is a guess", low=0, high=5)
     proximal: float = setting(0.0, "strength of FedProx's term in the shared phase", low=0)
     dynamic: float = setting(0.0, "strength of FedDyn's term in the shared phase", low=0)
 

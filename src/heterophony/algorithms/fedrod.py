@@ -22,9 +22,9 @@ class FedRoD(Algorithm):
     uses_features = True
     head: Literal["linear", "hyper"] = setting(
         "linear",
-        "personal head: a linear layer, or one that a shared net makes from label frequencies",
+        "personal head: learned (linear), or made by a shared net from label frequencies (hyper)",
     )
-    hidden: int = setting(32, "hidden units of that net", low=1)
+    hidden: int = setting(32, "hidden units of the shared net that makes personal heads", low=1)
 
     def build(self, net: Net) -> Net:
         if self.head == "linear":

@@ -15,7 +15,7 @@ class FedSALoRA(LoRAAlgorithm):
 
     paper = "Guo et al., ICLR 2025"
     separates_head = True
-    keeps: Literal["B_and_head", "B", "nothing"] = setting("B_and_head", "what is personal")
+    keeps: Literal["B_and_head", "B", "nothing"] = setting("B_and_head", "the personal parameters")
 
     def stays(self, net: Net) -> Iterable[str]:
         return {"B_and_head": (LORA_B, "head.*"), "B": (LORA_B,), "nothing": ()}[self.keeps]

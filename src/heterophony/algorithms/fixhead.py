@@ -19,13 +19,13 @@ class FixHead(FedRoD):
     directions: Literal["fixed", "learned"] = setting(
         "fixed", "last layer of the shared head: a fixed unit vector per class, or learned weights"
     )
-    length: float = setting(4.0, "norm of the features before that layer; 0: not scaled", low=0)
+    length: float = setting(4.0, "norm of the features before the last layer; 0: not scaled", low=0)
 
     def build(self, net: Net) -> Net:
         net, fixed = super().build(net), self.directions == "fixed"
         replace_last_linear(net, fixed, self.length)
         if fixed and self.head == "linear":
-            # A copy of learned weights does not fit fixed directions: the correction starts at 0.
+            # A copy of the replaced layer would not correct fixed directions: the correction starts at 0.
             # Only its last layer is set to 0, because in a deeper head of zeros no weight has a gradient.
             *_, last = (m for m in net.own.modules() if isinstance(m, nn.Linear))
             for parameter in last.parameters():

@@ -2,7 +2,7 @@
 
 Points of a client's region are projected onto the simplex; in the authors' code they may lie
 outside. There, all clients train in the round before regions are assigned; here the last update of
-each client up to then counts, and a client without one keeps the whole simplex. Floco+, which adds
+each client up to then is used, and a client without one keeps the whole simplex. Floco+, which adds
 a personal model, is not included.
 """
 

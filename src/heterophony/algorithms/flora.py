@@ -16,8 +16,8 @@ from ..core.algorithm import Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, is_given
 from .parts.low_rank import LoRAAlgorithm, draw_adapter, list_lora_layers
 
-HALVED = "flora/halved"  # how often a client's rank is halved
-A, B = "flora/A/", "flora/B/"  # prefix of the update that an adapter adds to
+HALVED = "flora/halved"  # how many times a client's rank is halved
+A, B = "flora/A/", "flora/B/"  # prefixes of matrices; the name of the update follows
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FLoRA(LoRAAlgorithm):
     paper = "Wang et al., NeurIPS 2024"
     halvings: int = setting(
         0,
-        "clients in turn have the full rank, half of it, and so on, down to this number of halvings",
+        "largest number of halvings of the rank; clients in turn have the full rank, half of it, and so on",
         low=0,
     )
 
@@ -55,7 +55,7 @@ class FLoRA(LoRAAlgorithm):
         client.fit(train=[p for p in trained if id(p) not in merged], how=anew)
         reply = {k: v for k, v in client.shared().items() if k not in layers}
         for name, layer in layers.items():
-            reply |= take_adapter(name, layer, len(between[name][0]))
+            reply |= pad_adapter(name, layer, len(between[name][0]))
             learned = layer.compute_merged_weight() - layer.weight
             layer.update = nn.Parameter(learned.detach())
             layer.lora_A, layer.lora_B = between[name]
@@ -73,7 +73,7 @@ def list_layers(net: Net) -> dict[str, LoRALinear | LoRAConv2d]:
     return {f"{k}.update": layer for k, layer in list_lora_layers(net, "flora merges").items()}
 
 
-def take_adapter(name: str, layer: LoRALinear | LoRAConv2d, largest: int) -> dict[str, Tensor]:
+def pad_adapter(name: str, layer: LoRALinear | LoRAConv2d, largest: int) -> dict[str, Tensor]:
     """Return A and scaled B, padded with zeros to the largest rank."""
     a, b, rank = layer.lora_A.detach(), layer.lora_B.detach(), len(layer.lora_A)
     more = largest - rank

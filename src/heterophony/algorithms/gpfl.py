@@ -78,12 +78,15 @@ class GPFL(Algorithm):
 
 
 def forward_conditioned(client: Client, x: Tensor, condition: Tensor) -> Tensor:
+    """Return the logits for features that the valve scales and shifts by a condition."""
     return client.net.head(client.net.valve(client.net.base(x), condition))
 
 
 def get_class_embeddings(client: Client) -> Tensor:
+    """Return the common embeddings of the classes, one per row."""
     return client.net.get_parameter("embed.weight")
 
 
 def compute_class_frequencies(client: Client) -> Tensor:
+    """Return the class frequencies of the client's training examples."""
     return client.data.counts / len(client.data.train)

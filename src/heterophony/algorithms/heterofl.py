@@ -55,7 +55,7 @@ class Divide(nn.Module):
 
 
 def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return the first entries of each tensor along every axis, as many as the shape given for it."""
+    """Return the part of each tensor that a narrower net has: its first entries along every axis."""
     if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
         return tensors
     parts = {k: tuple(map(slice, shapes[k])) for k in tensors}

@@ -28,7 +28,7 @@ class IFCA(Algorithm):
     clusters: int = setting(2, "number of models, k", low=1)
     clustered: Literal["net", "head"] = setting(
         "net",
-        "part of the model that each cluster has of its own; head: the base is common (weight sharing)",
+        "part of the model that differs between clusters; head: all share one base (weight sharing)",
     )
 
     @property

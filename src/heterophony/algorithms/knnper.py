@@ -1,6 +1,6 @@
 """kNN-Per: Marfoq et al., Personalized federated learning through local memorization, ICML 2022.
 
-As in the authors' code, the kernel takes squared distances divided by the width of the features.
+As in the authors' code, the kernel uses squared distances divided by the width of the features.
 The authors' code chooses λ per client on held-out examples; here it is one setting for all clients.
 """
 

@@ -64,7 +64,7 @@ class PeFLL(HypernetworkOnServer):
         return super().create(server) | made
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        self.adapt(client)  # a new client predicts when it arrives
+        self.adapt(client)  # a new client predicts without local training
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
@@ -72,8 +72,10 @@ class PeFLL(HypernetworkOnServer):
 
 
 def embed(w: Tensors, frequencies: Tensor) -> Tensor:
+    """Return the embedding of a client with these label frequencies."""
     return linear(frequencies, w["embed.weight"], w["embed.bias"])
 
 
 def compute_frequencies(client: Client) -> Tensor:
+    """Return the label frequencies of a client's training examples."""
     return client.data.counts.float() / len(client.data.train)

@@ -23,7 +23,7 @@ from .parts.gaussians import (
 )
 from .parts.layers import find_last_linear, list_linear_layers
 
-AT_LEAST = 3  # smallest number of examples for which a class has its own mean
+AT_LEAST = 3  # smallest number of examples from which a class's own mean is estimated
 SHARES = [i / 10 for i in range(11)]
 
 

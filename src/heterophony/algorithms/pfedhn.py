@@ -42,4 +42,5 @@ class PFedHN(HypernetworkOnServer):
 
 
 def get_embedding(w: Tensors, client: str) -> Tensor:
+    """Return the learned embedding of a client, the input of the hypernetwork."""
     return w[f"embedding/{client}"]

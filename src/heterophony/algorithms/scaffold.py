@@ -40,4 +40,5 @@ class Scaffold(Algorithm):
         return server.update(averaged | stepped, control=c)
 
     def get_control(self, server: Server) -> Tensors:
+        """Return the server's control variate, which is 0 at first."""
         return server.memory.get("control", server.learned.zeros())

@@ -70,7 +70,7 @@ class BoardFolder:
             self.run_id = known.read_text() if known.exists() else ""
 
     def record_run_id(self, run_id: str) -> None:
-        """Store the id of the run that this folder belongs to."""
+        """Store the id of the run that this board's folder belongs to."""
         if not self.run_id:
             files.write_atomically(self.path / RUN_ID_FILE, run_id.encode())
             self.run_id = run_id
@@ -83,6 +83,7 @@ class BoardFolder:
         return aside
 
     def close(self) -> None:
+        """Release the lock of the board's folder."""
         os.close(self._lock)
 
 
@@ -95,7 +96,7 @@ class BoardOptions:
     slowdown: float = 1.0
     memory_limit: int | None = None  # in bytes; None: all that the board has
     accelerator: torch.device = CPU
-    trust: bool = False  # import an algorithm from outside that the server names
+    trust: bool = False  # import an external algorithm if the server's configuration names one
 
 
 DEFAULT_OPTIONS = BoardOptions()
@@ -181,6 +182,7 @@ class BoardRun:
 
     @property
     def run_ended(self) -> bool:
+        """Whether the server has announced the end of the run."""
         control = self.session.control
         return control is not None and control.state == "ended"
 
@@ -228,7 +230,7 @@ class BoardRun:
             federation = board_data.load_shares(self.options.shares, self.clients)
         else:
             federation = load_federation(config, self.options.data)
-        # the server selects clients; its settings for that name clients that are not here
+        # only the server selects clients; its settings may refer to clients of other boards
         local_config = replace(
             config.begin_with(self.session.given),
             participation=Uniform(rate=1.0),
@@ -261,6 +263,7 @@ class BoardRun:
         self.say(f"taking part in run {self.folder.name}: clients {', '.join(shown)}")
 
     def make_memory_guard(self, federation: Federation) -> board_data.MemoryGuard:
+        """Build the guard that measures the memory of this board's jobs."""
         return board_data.MemoryGuard(
             self.options.memory_limit,
             len(self.clients),
@@ -270,6 +273,7 @@ class BoardRun:
         )
 
     def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
+        """Send the reply of a job to the server, or the reason of its failure."""
         if isinstance(result, Exception):
             again = not isinstance(result, DivergedError)
             self.publish_all(self.session.submit_failure(result, again, now))
@@ -286,6 +290,7 @@ class BoardRun:
         return {**self.sensors.read(), **possible}
 
     def publish_all(self, messages: Sequence[Publication]) -> None:
+        """Publish messages to the server."""
         for topic, payload, retain in messages:
             self.transport.publish(topic, payload, retain)
 
@@ -330,13 +335,13 @@ def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federati
         raise ConfigError(
             f"--data: the run uses the data set {config.data.name}; leave out --data and use --clients"
             if data is not None
-            else "--data: missing; this run uses the clients' own data, so name their folder"
+            else "--data: missing; this run uses the clients' own data, so give the path of their folder"
         )
     return config.build_federation() if data is None else config.load_client_folders(data)
 
 
 def describe_hardware() -> dict[str, str]:
-    """Return facts about this machine for display."""
+    """Return facts about the board's hardware, to display."""
     return {"machine": platform.machine(), "system": platform.system(), "torch": torch.__version__}
 
 

@@ -34,31 +34,35 @@ from .protocol.messages import ClientSummary
 
 @dataclass(frozen=True, eq=False)
 class RemoteFederation(Federation):
-    """A federation that knows its clients but none of their examples."""
+    """The clients of a run on boards as the server knows them: sizes and formats, but no examples."""
 
     summaries: Mapping[str, ClientSummary] = field(default_factory=dict)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
+        """The clients that boards have introduced."""
         return tuple(self.summaries)
 
     def sizes(self, part: str = "train") -> dict[str, int]:
+        """Return the number of examples that boards report for each client."""
         return {c: int(getattr(summary, part)) for c, summary in self.summaries.items()}
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
+        """Return the label counts that boards report for each client."""
         return np.array([summary.labels for summary in self.summaries.values()], dtype=np.int64)
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of the digests that the clients report."""
+        """The digest of all clients' names and of the data digests that their boards report."""
         lines = "\n".join(f"{c} {summary.data_sha256}" for c, summary in self.summaries.items())
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def data(self, client: str) -> ClientData:
+        """Raise DataError, because the data are on the client's board."""
         raise DataError(f"the data of client {client} are on its board")
 
     def take_examples(self, count: int) -> torch.Tensor:
-        """Return blank examples as network input."""
+        """Return blank examples as network input: the server has no data."""
         stored = torch.zeros(count, *self.shape, dtype=self.x.dtype)
         return stored.float() if stored.dtype == torch.uint8 else stored
 
@@ -69,7 +73,7 @@ class RemoteFederation(Federation):
 def make_remote_federation(
     name: str, summaries: Mapping[str, ClientSummary], labels: tuple[str, ...]
 ) -> RemoteFederation:
-    """Build the federation of these clients; the first client gives the format of all examples."""
+    """Build the server's federation of clients on boards; all have the first client's format."""
     first = next(iter(summaries.values()))
     x = torch.empty(0, *first.shape, dtype=getattr(torch, first.type))
     y = torch.empty(0, dtype=torch.int64)
@@ -104,7 +108,7 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
 
 
 def read_record(summary: ClientSummary) -> Record | None:
-    """Return the arrays that a client's packed examples hold; raise ValueError if a row cannot hold them."""
+    """Return the layout of a client's packed examples; raise ValueError if it does not match their shape."""
     if not summary.record:
         return None
     try:
@@ -118,7 +122,7 @@ def read_record(summary: ClientSummary) -> Record | None:
 
 
 def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSummary | None:
-    """Return a function that checks boards' summaries against the partitioned data set."""
+    """Return a function that computes clients' true summaries; None if the server has no data for it."""
     if config.data.name == OWN_DATA:
         return None
     try:
@@ -203,7 +207,7 @@ def load_shares(folder: Path, clients: list[str]) -> Federation:
 
 
 def read_share(path: Path) -> Mapping[str, NDArray[Any]]:
-    """Read one share; raise a one-line error if the file is not a share."""
+    """Read one client's share; raise DataError if the file is missing or not a share."""
     try:
         with np.load(io.BytesIO(read_regular_file(path, MAX_BYTES)), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -226,7 +230,7 @@ ReadWatts = Callable[[], float]
 
 
 class BoardSensors:
-    """Reads the sensors of the board that this process runs on; ``root`` has its proc and sys."""
+    """Reads the sensors of the board on which this process runs; ``root`` contains ``proc`` and ``sys``."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root, clock
@@ -262,7 +266,7 @@ class BoardSensors:
         return None
 
     def read_temperature(self) -> float | None:
-        """Return the highest temperature of all zones, in °C."""
+        """Return the highest temperature of the board's zones, in °C."""
         zones = self.root.glob("sys/class/thermal/thermal_zone*/temp")
         found = [n / 1000 for zone in zones if (n := self.read_number(zone)) is not None]
         return max(found, default=None)
@@ -283,12 +287,14 @@ class BoardSensors:
             return self.joules
 
     def sample_repeatedly(self) -> None:
+        """Read the power every second and add up the energy, in a thread."""
         while True:
             time.sleep(SAMPLE_SECONDS)
             self.update_energy()
 
     @staticmethod
     def read_number(path: Path) -> float | None:
+        """Read the number in a file of a sensor; return None if that fails."""
         with suppress(OSError, ValueError):
             return float(path.read_text())
         return None
@@ -317,7 +323,7 @@ ReadBytes = Callable[[], int]
 
 
 class MemoryGuard:
-    """Measures the memory of each job and refuses to start one that may not fit."""
+    """Measures the memory of each job and refuses to start a job for which memory may not suffice."""
 
     def __init__(
         self,
@@ -334,12 +340,12 @@ class MemoryGuard:
         self.before = 0
 
     def compute_free(self) -> int:
-        """Return how many more bytes the process may use."""
+        """Return how many more bytes of memory the board's process may use."""
         free = self.read_free()
         return free if self.limit is None else min(free, self.limit - self.read_used())
 
     def begin_job(self, client: str) -> None:
-        """Raise a one-line error if the next job may not fit."""
+        """Raise ConfigError if memory may not suffice for the next job."""
         self.before = self.read_used()
         free = self.compute_free()
         if free < self.job_bytes + RESERVE:
@@ -352,7 +358,7 @@ class MemoryGuard:
             )
 
     def end_job(self, peak: int) -> None:
-        """Record the peak memory of the process during a job."""
+        """Record the peak memory of the board's process during a job."""
         self.job_bytes = max(self.job_bytes, peak - self.before)
 
     def count_possible_clients(self) -> int:

@@ -23,7 +23,7 @@ from .transport.mqtt_transport import MqttTransport
 from .transport.queues import ReceivedMessage, compute_cost
 
 Metrics = Mapping[str, float]
-MAX_VALUE = 1e15  # a board may report anything
+MAX_VALUE = 1e15  # larger numbers that a board reports are left out
 
 
 class RoundReport:
@@ -36,6 +36,7 @@ class RoundReport:
         self.last: dict[str, BoardRound] = {}
 
     def begin(self, now: float) -> None:
+        """Record the counters and measurements of all boards at the start of a round."""
         self.session.stats.timeline.begin(now)
         self.bytes = {d: (c.bytes_down, c.bytes_up) for d, c in self.session.stats.counters.items()}
         self.metrics = {d: record.metrics for d, record in self.session.registry.boards.items()}
@@ -136,7 +137,7 @@ class ServerLink:
         self.session.record_sent(queued)
 
     def announce_end(self) -> None:
-        """Wait for a connection, then tell the boards that the run has finished."""
+        """Wait for a connection, then announce to the boards that the run has finished."""
         self.on_poll = lambda: None  # the final status is written already
         while not self.transport.connected:
             self.process_messages()
@@ -173,6 +174,7 @@ class BoardJudge:
         self.has_deadline, self.say = has_deadline, say
 
     def check_merged(self, after: Server) -> None:
+        """Raise CodecError if the norm of the merged model is over its limit."""
         self.validator.check_merged(after)
 
     def refuse_update(self, reply: Reply, t: int, error: CodecError) -> None:
@@ -186,6 +188,7 @@ class BoardJudge:
         self.handle_lost_job(LostJob(job, board, why, isinstance(error, NotFiniteError)))
 
     def handle_lost_job(self, lost: LostJob) -> None:
+        """Report a lost job if the run has a deadline; otherwise raise an error, which stops the run."""
         job = lost.job
         text = f"board {lost.board}, client {job.client}, round {job.t}: {lost.why}"
         if self.has_deadline:
@@ -220,7 +223,7 @@ class BoardEngine(Engine):
         return self.board_judge
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return the connected clients, at least one; without a deadline, return all clients."""
+        """Wait for a client to connect and return the connected ones; without a deadline, return all clients."""
         if self.faults.deadline is None:
             return list(clients)
         available = set[str]()

@@ -94,6 +94,7 @@ class Journal:
         return True
 
     def write_line(self, kind: str, board: str, details: dict[str, Any]) -> None:
+        """Append a fact to the file, unless the journal is full or can no longer be written."""
         if self.file is None or self.is_full:
             return
         line = self.make_line(kind, board, details)
@@ -113,6 +114,7 @@ class Journal:
         self.digest = line.split(b" ", 2)[1].decode()
 
     def make_line(self, kind: str, board: str, details: dict[str, Any]) -> bytes:
+        """Return the line of a fact, with the time and its digest; long details are cut."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         # ASCII only: no control character and no sign that changes the direction of text
         rest = f"{kind} {board} {json.dumps(details, sort_keys=True)}"
@@ -121,6 +123,7 @@ class Journal:
         return f"{time} {compute_digest(self.digest, time, rest)} {rest}\n".encode()
 
     def stop_writing(self, error: HeterophonyError) -> None:
+        """Report a disk error; nothing is written afterwards."""
         self.file = None
         self.say(f"the journal can no longer be written: {error}")
 
@@ -216,11 +219,13 @@ def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
 
 
 def format_board(counters: BoardCounters, clock_offset: float) -> Json:
+    """Return a board's state and counters for the status file."""
     since = None if counters.since is None else round(clock_offset + counters.since)
     return {"state": counters.state, "since": since, **format_counters(counters)}
 
 
 def format_counters(counters: BoardCounters) -> Json:
+    """Return the counters of one board, or of all other boards, for the status file."""
     counts = {name: getattr(counters, name) for name in COUNTER_NAMES}
     return {**counts, "seconds": round(counters.seconds, 3), "why": counters.last_reason}
 
@@ -290,6 +295,7 @@ class StatusWriter:
             self.write_status(status, now)
 
     def write_status(self, status: dict[str, Any], now: float) -> None:
+        """Write the status file; report the first of several disk errors."""
         content = {**status, "written": round(self.clock_offset + now)}
         try:
             write_atomically(

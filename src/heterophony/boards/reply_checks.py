@@ -95,8 +95,8 @@ def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     return frozenset(found)
 
 
-MAX_NORM_RATIO = 1000.0  # relative to the norm of what was sent; honest training stays far below
-MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics; the tensors come on top
+MAX_NORM_RATIO = 1000.0  # relative to the tensors that were sent; honest training stays far below
+MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, without the tensors
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class ReplyValidator:
             expected |= {f"{measure}_valid" for measure in expected}
         for name in sorted(expected - reply.metrics.keys()):
             raise CodecError(f"metric {name!r} is missing in the reply to an evaluation")
-        # without test examples, a board cannot tell whether G needs personal parameters
+        # without test examples, a board cannot know whether G needs personal parameters
         for name in sorted({"G", "P"} & reply.metrics.keys() - expected) if tested else ():
             raise CodecError(f"metric {name!r} is not measured in this evaluation")
         if job.t == self.plan.rounds and not reply.kept:
@@ -223,9 +223,9 @@ class ReplyValidator:
             raise CodecError(f"tensor {missing[0]!r} is missing")
         samples = self.plan.federation.whole().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
-        self.check_norms(restored, job.tensors, samples, "what was sent")
+        self.check_norms(restored, job.tensors, samples, "the tensors that were sent")
         # an absolute limit too: otherwise the model could grow in every round
-        self.check_norms(restored, form.initial, samples, "what is sent at first")
+        self.check_norms(restored, form.initial, samples, "the initial tensors")
 
     def check_aside(self, found: Tensors, job: Job) -> None:
         """Require exactly the personal tensors that are averaged for G, if the run asks for them.
@@ -297,6 +297,6 @@ def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> Non
 
 
 def compute_norm(tensors: Tensors, names: Iterable[str]) -> float:
-    """Return the norm of all floating-point tensors as one vector."""
+    """Return the norm of a reply's floating-point tensors, joined to one vector."""
     real = [tensors[k].double() for k in names if tensors[k].is_floating_point()]
     return math.sqrt(sum(float(v.square().sum()) for v in real))

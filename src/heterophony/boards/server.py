@@ -103,7 +103,7 @@ def find_objection(
 def find_data_objection(
     config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
-    """Return why a client's data do not fit the run; ``first`` gives the format to match."""
+    """Return why a client's data do not match the run; ``first`` has the format that all must have."""
     if why := find_size_objection(client):
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
@@ -125,7 +125,7 @@ def find_data_objection(
 
 
 def find_size_objection(client: ClientSummary) -> str:
-    """Return what is wrong with the sizes that a client reports; an empty string if nothing is."""
+    """Return why the sizes that a client reports are not allowed; an empty string if they are."""
     if client.train < 1 or len(client.labels) != client.classes:
         return "has no training data, or a wrong number of classes"
     if client.test < 1:
@@ -175,7 +175,7 @@ def has_configured_format(config: Config, client: ClientSummary) -> bool:
 
 
 def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str, str]:
-    """Return what must be equal for all clients of a run: shape, classes and type of examples."""
+    """Return the properties that all clients of a run must have in common: shape, classes, type, record."""
     return tuple(client.shape), client.classes, client.type, client.record
 
 
@@ -208,6 +208,7 @@ class BoardsRecord:
             self.save()
 
     def save(self) -> None:
+        """Write the record of boards to the run folder."""
         content = {
             "run_id": self.run_id,
             "start": self.start,
@@ -236,6 +237,7 @@ class Admission:
         return why
 
     def find_objection(self, board: str, hello: Hello) -> str:
+        """Return why a board cannot take part; an empty string if it can."""
         record = self.record
         if record.folder_ids.get(board, hello.folder_id) != hello.folder_id:
             return (
@@ -324,7 +326,7 @@ def serve(
 
 
 def read_given(config: Config) -> bytes | None:
-    """Return the checkpoint that the run starts from, which each board receives once."""
+    """Return the checkpoint that the run starts from, which each board receives once; None without one."""
     if config.model.init is None:
         return None
     given = read_checkpoint_bytes(config.model.init)

@@ -89,9 +89,11 @@ class PrivateBroker:
         self.start()
 
     def enrol_board(self, name: str) -> Enrolment:
+        """Enrol a board at the broker of the testbed."""
         return self.broker.enrol(name, self.broker.folder / f"{name}.toml")
 
     def read_server_enrolment(self) -> Enrolment:
+        """Read the enrolment of the testbed's server."""
         return enrolment.read_enrolment(self.broker.server_enrolment_file)
 
     def stop(self) -> None:
@@ -107,6 +109,7 @@ class PrivateBroker:
         self.close_pidfd()
 
     def close_pidfd(self) -> None:
+        """Close the descriptor of the Mosquitto process."""
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -169,6 +172,7 @@ def run_server(send: SendMessage, folder: Path, enrolment: Enrolment) -> None:
 def run_board(
     send: SendMessage, enrolment: Enrolment, folder: Path, clients: Sequence[str]
 ) -> None:
+    """Run a board; the testbed has written the configuration, so the board trusts it."""
     take_part(enrolment, RUN_NAME, folder, clients, send, BoardOptions(trust=True))
 
 
@@ -180,7 +184,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class CuttableProxy:
-    """Listens on ``port`` and forwards all bytes to and from ``target_port``."""
+    """A link that can be cut: it listens on ``port`` and forwards bytes to and from ``target_port``."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
@@ -191,7 +195,7 @@ class CuttableProxy:
         threading.Thread(target=self.accept_connections, daemon=True).start()
 
     def cut(self) -> None:
-        """Drop all connections; accept new ones."""
+        """Drop all connections of the link; accept new ones."""
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
@@ -200,12 +204,14 @@ class CuttableProxy:
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
     def close(self) -> None:
+        """Cut the link permanently: accept no more connections."""
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self.listener.close()
         self.cut()
 
     def accept_connections(self) -> None:
+        """Connect each board that arrives with the broker, in a thread."""
         with suppress(OSError):  # closed
             while True:
                 board, _ = self.listener.accept()
@@ -220,7 +226,7 @@ class CuttableProxy:
                     threading.Thread(target=self.forward, args=ends, daemon=True).start()
 
     def forward(self, source: socket.socket, sink: socket.socket) -> None:
-        """Forward one direction until it is closed."""
+        """Forward one direction of a board's link until it is closed."""
         with suppress(OSError):
             while data := source.recv(BUFFER_BYTES):
                 sink.sendall(data)

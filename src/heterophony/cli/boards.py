@@ -223,6 +223,7 @@ def journal(
 
 
 def format_fact(fact: Fact) -> str:
+    """Format an entry of the journal as one line."""
     details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
     return f"{fact.time}  {fact.kind:9} {fact.board:16} {details}".rstrip()
 
@@ -294,7 +295,7 @@ def run_testbed(
 
 
 def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
-    """Run a testbed and show its progress; ``sizes`` has each client's number of test examples."""
+    """Run a testbed and show its progress; ``sizes`` lists each client's number of test examples."""
     from ..algorithms import get_display_name
     from ..studies.hooks import show_progress
 
@@ -330,6 +331,7 @@ DEFAULT_FOLDER = Path("broker")
 
 
 def open_broker(folder: Path) -> Broker:
+    """Open the broker in a folder; raise ConfigError if its packages are missing."""
     try:
         from ..boards.broker.broker import Broker
     except ImportError:
@@ -383,10 +385,10 @@ def enrol(
     ] = None,
     clients: Annotated[
         str | None,
-        typer.Option(help="The only clients that the board may hold, as in 0,1,2; default: any."),
+        typer.Option(help="Allow only these clients on the board, as in 0,1,2; default: any."),
     ] = None,
 ) -> None:
-    """Enrol a board: write the one file it needs, which holds a private key: keep it secret."""
+    """Enrol a board: write the only file it needs. It holds a private key; keep it secret."""
     file = out or Path(f"{board}.toml")
     names = [] if clients is None else [c.strip() for c in clients.split(",")]
     enrolment = open_broker(folder).enrol(board, file, names)

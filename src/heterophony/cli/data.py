@@ -65,7 +65,7 @@ def show(
     from ..data.sources import read_source
 
     found = read_source(name, path, task=task, users=users)
-    about = describe_source(found, name_format(name))
+    about = describe_source(found, get_format_name(name))
     if json:
         terminal.print_json(about)
         return
@@ -87,7 +87,7 @@ def show(
             terminal.print_note(f"and {more} more clients; --json prints all")
 
 
-def name_format(name: str) -> str:
+def get_format_name(name: str) -> str:
     """Return the name of the data format at a path; an empty string for a named data set."""
     from ..data.sources import SOURCES, find_dataset_name
     from ..data.sources.formats import find_format
@@ -143,7 +143,7 @@ def partition(
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        Chart, typer.Option(help="Which chart; histograms show the first 12 clients.")
+        Chart, typer.Option(help="The chart to draw; histograms show the first 12 clients.")
     ] = "all",
     save_to: Annotated[
         Path | None,
@@ -249,7 +249,7 @@ def save_label_distribution(federation: Federation, how: Algorithm, out: Path, k
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
-    """Describe each client's number of examples, its labels and their distance to those of all."""
+    """Describe each client's numbers of examples, and the distance of its labels to those of all clients."""
     from ..data.federation import entropy, jensen_shannon, total_variation
 
     counts, held = federation.counts(), list_splits(federation)

@@ -274,7 +274,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
 
 def logs(
     context: typer.Context,
-    lines: Annotated[int, typer.Option(min=1, help="Lines to show of each board.")] = 20,
+    lines: Annotated[int, typer.Option(min=1, help="Number of lines to show per board.")] = 20,
 ) -> None:
     """Print the last lines of each board's log."""
     from ..boards.fleet.steps import read_log
@@ -357,7 +357,8 @@ def table(
     ],
     rows: Annotated[str, typer.Option(help="Only these rows, as in 'Fed*'.")] = "*",
     scale: Annotated[
-        TableScale, typer.Option(help="Minutes on small data, or everything as printed.")
+        TableScale,
+        typer.Option(help="quick: minutes, on digits; medium: on small data; full: as printed."),
     ] = TableScale.quick,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE-fleet.")
@@ -390,6 +391,7 @@ def table(
 
 
 def require_all_boards(chosen: Chosen) -> None:
+    """Raise ConfigError if ``--only`` selects some of the boards, because a run needs all."""
     if len(chosen.boards) < len(chosen.fleet.boards):
         raise ConfigError(
             "--only: a run needs all boards in the file; list this run's boards in their own file"
@@ -407,7 +409,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
 
     if config.engine.accelerator not in ("auto", "cpu"):
         raise ConfigError(
-            "engine.accelerator: boards have their own (accelerator in the list); leave it out"
+            "engine.accelerator: each board has its own (accelerator in the list of boards); leave it out"
         )
     load_run(prepared, config)
     if prepared.federation is not None:

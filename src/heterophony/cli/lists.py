@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema() -> None:
-    """Print a JSON Schema of settings files, that editors use for completion and validation."""
+    """Print the JSON Schema of settings files, which editors use for completion and validation."""
     from ..config.keys import build_schema
 
     terminal.print_json(build_schema())

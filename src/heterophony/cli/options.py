@@ -127,6 +127,7 @@ def is_setting(key: str) -> bool:
 
 
 def list_short_keys() -> list[str]:
+    """List the last words of all keys of a configuration."""
     return list(dict.fromkeys(k.rpartition(".")[2] for k in list_all_keys()))
 
 

@@ -120,7 +120,7 @@ def draw(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -
 
 
 def parse_columns(text: str | None) -> list[str]:
-    """Parse ``G.last10,P.last10``; without it, all columns."""
+    """Parse column keys such as ``G.last10,P.last10``; an empty list stands for all columns."""
     keys = [part.strip() for part in (text or "").split(",")]
     return list(dict.fromkeys(keys)) if text is not None else []
 

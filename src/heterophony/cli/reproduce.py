@@ -225,9 +225,9 @@ def show(
     json: options.JsonOption = False,
 ) -> None:
     """Show the entries of a leaderboard for each setting, with intervals and ranks."""
-    from ..papers.leaderboard import MEASURES, build_board, build_ranking_table, read_board
+    from ..papers.leaderboard import MEASURES, build_ranking_table, build_rankings, read_leaderboard
 
-    rankings = build_board(read_board(board))
+    rankings = build_rankings(read_leaderboard(board))
     if page is not None:
         from ..report.page.html import write_leaderboard_page
 
@@ -276,12 +276,12 @@ def check(
     json: options.JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry and compare the hash; exit with code 1 if one differs."""
-    from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
+    from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_leaderboard
 
     options.check_only_engine_settings(pairs)
-    with open_board(board) as entries:
+    with open_leaderboard(board) as entries:
         chosen = choose_entries(entries, names or [], seed, trust, str(board))
-        with terminal.show_interruptible_progress("a check keeps nothing", []) as progress:
+        with terminal.show_interruptible_progress("run the same command again", []) as progress:
             found = [check_seed(entry, one, progress, pairs or []) for entry, one in chosen]
     if json:
         terminal.print_json([{**vars(c), "equal": c.equal} for c in found])

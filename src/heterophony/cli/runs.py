@@ -164,7 +164,7 @@ def summarise_folder(folder: RunFolder) -> Summary:
 
 
 def check_trackers(track: list[str] | None) -> None:
-    """Raise an error if a tracker is not installed, before anything is written."""
+    """Raise ConfigError if a tracker is not installed, before anything is written."""
     from ..trackers import select_trackers
 
     select_trackers(track or [])

@@ -135,7 +135,7 @@ SearchedOption = Annotated[
     typer.Option(
         "-s",
         "--set",
-        help="A setting to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
+        help="A setting to search, as in training.lr=0.005..0.1, training.batch=10,20 or, for one algorithm,"
         " fedprox.mu=0.001..1.0; repeatable.",
     ),
 ]

@@ -18,7 +18,7 @@ from .options import find_named_code
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
-StudyCommand = Literal["compare", "sweep", "tune", "reproduce"]  # of several runs
+StudyCommand = Literal["compare", "sweep", "tune", "reproduce"]  # commands for several runs
 ARRAY_FILE, RAY_FILE = "slurm.sh", "slurm-ray.sh"
 
 HEAD = """\

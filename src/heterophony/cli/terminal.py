@@ -34,7 +34,7 @@ STDOUT = Console()
 
 
 def print_error(message: str) -> None:
-    """Print one line to stderr."""
+    """Print an error to stderr, on one line."""
     text = escape(clean_line(message))
     STDERR.print(f"[bold red]error:[/] {text}", soft_wrap=True, highlight=False)
 
@@ -86,7 +86,7 @@ def print_left_out(titles: Sequence[str]) -> None:
     if titles:
         print_note(
             f"left out, to fit {Console().width} columns: {', '.join(titles)};"
-            " a wider terminal (or COLUMNS=200 before the command) and --json have them"
+            " a wider terminal (or COLUMNS=200 before the command) and --json show them"
         )
 
 
@@ -112,6 +112,7 @@ def print_list(table: ResultTable) -> None:
 
 
 def create_table() -> Table:
+    """Create an empty table in the style of all commands."""
     return Table(
         box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, collapse_padding=True
     )
@@ -171,7 +172,7 @@ class ClosableFolder(Protocol):
 
 
 class RunsPreparedError(Exception):
-    """Raised when all run folders are written and should not run in this process."""
+    """Raised when all run folders are written, but the runs should not start in this process."""
 
     def __init__(self, folders: Sequence[Any]) -> None:
         super().__init__()
@@ -208,7 +209,7 @@ def show_counter(label: str, total: int) -> Iterator[Counter]:
 
 
 class Counter:
-    """A progress counter; every call counts one more."""
+    """A progress counter; each call advances it by one."""
 
     def __init__(self, label: str, total: int) -> None:
         columns = (

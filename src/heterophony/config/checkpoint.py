@@ -20,7 +20,7 @@ from ..core.tensors import Tensors, load_into_net
 def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
     """Return a builder of the same net, with the weights of a checkpoint.
 
-    Raise ConfigError if the weights do not fit.
+    Raise ConfigError if the weights do not match the net.
     """
     if path is None:
         return build
@@ -79,8 +79,8 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
         if not name.startswith("head."):
             shapes = [tuple(t[name].shape) for t in (checkpoint, own)]
             raise ConfigError(
-                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, here it is"
-                f" {shapes[1]}; only the head may differ"
+                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, but this model"
+                f" needs {shapes[1]}; only the head may differ"
             )
     new_layers = {name.rpartition(".")[0] for name in reshaped}
     load_into_net(

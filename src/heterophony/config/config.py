@@ -130,17 +130,17 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Build the plan of a simulation; raise ConfigError if its parts do not fit together.
+        """Build the plan of a simulation; raise ConfigError if its parts are incompatible.
 
-        ``net`` builds a user's net, or one for each client, instead of the one that
-        [model] names. ``loss`` and ``metrics`` are functions of the user.
+        ``net`` builds a user's net, or one per client, instead of the net that [model] names.
+        ``loss`` and ``metrics`` are the user's functions.
         """
         plan = self.make_plan(federation, net, loss, metrics)
         check_merge(plan)
         return plan
 
     def begin_with(self, checkpoint: Path | None) -> Config:
-        """Return the configuration with the server's checkpoint in place of the file that it names."""
+        """Return the configuration with ``model.init`` set to this checkpoint; None changes nothing."""
         if checkpoint is None:
             return self
         return replace(self, model=replace(self.model, init=str(checkpoint)))
@@ -154,7 +154,7 @@ class Config:
         groups = self.model.group or ()
         if self.model.groups or any("share" in group for group in groups):
             raise ConfigError(
-                "model.group: on boards, every group must name its clients, as in clients = ['0', '1']"
+                "model.group: on boards, every group must list its clients, as in clients = ['0', '1']"
             )
         plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
         return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
@@ -229,7 +229,7 @@ class Config:
         }
 
     def check_validation(self, federation: Federation) -> None:
-        """Raise ConfigError if a round must be chosen but there are no validation examples."""
+        """Raise ConfigError if a setting needs validation scores that the run does not have."""
         chosen = {
             "evaluation.keep_best": self.evaluation.keep_best,
             "stop.patience": self.stop.patience,
@@ -247,7 +247,7 @@ class Config:
                 )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
-        """Return a function that builds the net; raise ConfigError if it does not fit the data."""
+        """Return a function that builds the net; raise ConfigError if it does not match the data."""
         if is_own_code(self.model.name or ""):
             own = import_own_model(str(self.model.name))
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)
@@ -256,8 +256,8 @@ class Config:
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)
         if federation.record is not None:
             raise ConfigError(
-                f"model.name: a named model takes one array; for examples of"
-                f" {federation.record.describe()} pass one of your own: hp.run(model=…),"
+                f"model.name: a named model accepts only one array as input; for examples of"
+                f" {federation.record.describe()}, pass a model of your own: hp.run(model=…),"
                 " model.name = 'package.module:function', or 'transformers:NAME'"
             )
         model = self.fill_model_defaults(federation).model
@@ -299,8 +299,8 @@ class Config:
     def to_toml(self, objects: Mapping[str, str] | None = None) -> str:
         """Format the configuration as TOML; without ``objects``, the text is enough to repeat the run.
 
-        ``objects`` names, by their place, the objects of a Python program that the text cannot
-        hold; they are listed in the section [objects].
+        ``objects`` maps the place of each Python object that TOML cannot hold to its name; they are
+        listed in the section [objects].
         """
         objects = objects or {}
         sections: dict[str, dict[str, Any]] = {
@@ -351,7 +351,7 @@ class Config:
         return section
 
     def describe_engine(self) -> dict[str, Any]:
-        """Return the section [engine]; a run stays on the kind of accelerator it was started on."""
+        """Return the section [engine]; ``auto`` is resolved, so that a resumed run stays on its accelerator."""
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
@@ -407,7 +407,7 @@ def check_model_task(model: str, task: TaskName) -> None:
         how = (
             "predicts a token at every position" if model == "tokenlstm" else "predicts one answer"
         )
-        raise ConfigError(f"model.name: {model} {how}, and the task is '{task}'; leave it out")
+        raise ConfigError(f"model.name: {model} {how}, but the task is '{task}'; leave it out")
 
 
 def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion | None) -> None:
@@ -417,12 +417,12 @@ def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion 
     shown = get_display_name(name)
     if task != "classification":
         raise ConfigError(
-            f"algorithm.name: {shown} needs classes, and the task is '{task}'; choose another"
+            f"algorithm.name: {shown} needs classes, but the task is '{task}'; choose another"
             " algorithm, such as FedAvg, Ditto or FedPer"
         )
     if loss is not None:
         raise ConfigError(
-            f"loss: {shown} is defined by the cross-entropy; leave it out (outputs of log_softmax"
+            f"loss: {shown} is defined with the cross-entropy; leave it out (outputs of log_softmax"
             " have the same cross-entropy as their logits)"
         )
 
@@ -435,7 +435,7 @@ def choose_default_model(
 ) -> str:
     """Choose a model by the task and by an example's shape and type; integer rows count as text.
 
-    ``characters`` tells whether the numbers in such a row are class numbers.
+    ``characters`` is True if the integers in a row are class numbers.
     """
     if task == "sequence":
         return "tokenlstm"
@@ -447,7 +447,7 @@ def choose_default_model(
 
 
 def check_model_input(model: str, federation: Federation) -> None:
-    """Raise ConfigError if a named model cannot read such whole numbers."""
+    """Raise ConfigError if a named model cannot use the whole numbers in the examples."""
     name = model.partition("@")[0]
     if name not in MODEL_DESCRIPTIONS or not has_whole_numbers(federation):
         return

@@ -86,7 +86,7 @@ def expand_overrides(
         key, sign, value = pair.partition("=")
         full = expand_key(key.strip(), known) if sign and key.strip() else key
         if full != rename_key(given.partition("=")[0].strip()):
-            note(f"{given}: taken as {full}={value}")
+            note(f"{given}: read as {full}={value}")
         out.append(f"{full}{sign}{value}")
     return out
 
@@ -128,6 +128,7 @@ def expand_key(key: str, known: Sequence[str]) -> str:
 
 
 def simplify_path(key: str) -> list[str]:
+    """Return the parts of a dotted key, simplified for comparison."""
     return [simplify_name(part) for part in key.split(".")]
 
 
@@ -168,6 +169,7 @@ def find_class(name: str, trust: bool) -> type | None:
 
 
 def list_class_keys(section: str, cls: type | None) -> list[str]:
+    """List the dotted keys of a class's settings in a section."""
     return [] if cls is None else [f"{section}.{f.name}" for f in list_settings(cls)]
 
 
@@ -221,6 +223,7 @@ def build_schema() -> Schema:
 
 
 def make_table(properties: Schema) -> Schema:
+    """Return the schema of a TOML table that has only these keys."""
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -269,7 +272,7 @@ def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
 
 
 def find_setting(key: str) -> Schema | None:
-    """Return the schema of one setting by its dotted key; None if it does not exist or depends on others."""
+    """Return the schema of one setting by its dotted key; None if it does not exist or depends on other settings."""
     found: Any = build_schema()
     for part in key.split("."):
         found = found.get("properties", {}).get(part)

@@ -39,7 +39,7 @@ EXAMPLES = 4  # enough for BatchNorm, and fast
 
 @dataclass(frozen=True)
 class ClientNets:
-    """The nets of a run whose clients have different ones: how each is built, and which client has which net."""
+    """The nets of a run in which they differ: their builders by name, and the name of each client's net."""
 
     builders: Mapping[str, Callable[[], Net]]
     net_of: Mapping[str, str]
@@ -59,7 +59,7 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
     for group in groups:
         for client in group.clients or ():
             if client not in clients:
-                raise ConfigError(f"model.group: there is no client '{client}'; remove the name")
+                raise ConfigError(f"model.group: there is no client '{client}'; remove it")
             if client in dealt:
                 raise ConfigError(
                     f"model.group: client '{client}' is in two groups; list it in one of them"
@@ -69,7 +69,9 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
     shares = [(find_model_name(g.name), g.share) for g in groups if g.share is not None]
     total = sum(share for _, share in shares)
     if left and not shares:
-        raise ConfigError(f"model.group: client '{left[0]}' is in no group; name it, or set shares")
+        raise ConfigError(
+            f"model.group: client '{left[0]}' is in no group; list it in one, or set shares"
+        )
     if shares and abs(total - 1) > 1e-6:
         raise ConfigError(f"model.group: shares must add up to 1, not {total:g}")
     left = [left[i] for i in make_generator(seed, "nets").permutation(len(left))]
@@ -83,7 +85,7 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
 
 
 def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
-    """Return [model] with the clients of every group named, or unchanged if there are no groups."""
+    """Return [model] with every group's clients listed, or unchanged if there are no groups."""
     if not list_groups(model):
         return model
     found = dict[str, list[str]]()
@@ -101,8 +103,8 @@ def choose_nets(
 ) -> ClientNets | None:
     """Choose how nets are built and which client has which net; None if all clients have the same net.
 
-    ``head_depth`` is that of the algorithm's paper. The groups name their clients, of which a board
-    knows only its own.
+    ``head_depth`` is that of the algorithm's paper. Groups list all their clients, although a board
+    has only its own.
     """
     groups = list_groups(model)
     if any(group.share is not None for group in groups):
@@ -112,7 +114,7 @@ def choose_nets(
     net_of = {c: find_model_name(group.name) for group in groups for c in group.clients or ()}
     for client in federation.train:
         if client not in net_of:
-            raise ConfigError(f"model.group: client '{client}' is in no group; name it in one")
+            raise ConfigError(f"model.group: client '{client}' is in no group; list it in one")
     shapes = (federation.shape, federation.classes)
     builders = dict[str, Callable[[], Net]]()
     for group in groups:
@@ -190,15 +192,15 @@ def import_own_model(name: str, trust: bool = False) -> OwnModel:
     needed = [k for k, p in signature(model).parameters.items() if is_required(p)]
     if needed:
         raise ConfigError(
-            f"{KEY}: {name} needs {', '.join(needed)}; name a function that builds the net without"
-            " arguments"
+            f"{KEY}: {name} has required arguments ({', '.join(needed)}); use a function that builds the"
+            " net without arguments"
         )
     own: OwnModel = model
     return own
 
 
 def make_library_net(model: ModelSection, federation: Federation, seed: int) -> nn.Module:
-    """Build the net of another package that [model] names; its new layers are drawn by the seed."""
+    """Build the net of another package that [model] names; the seed initialises its new layers."""
     shape = None if federation.record is not None else federation.shape
     with seeded(seed, "init"):
         return build_library_net(str(model.name), shape, federation.classes, model.pretrained)
@@ -216,7 +218,7 @@ def prepare_own_net(
     """Return a function that builds the net identically in every process.
 
     Verify on a few examples that the net computes what the user's module computes, and that its
-    output fits the classes.
+    output matches the task.
     """
     x = federation.take_examples(EXAMPLES)
     if isinstance(model, nn.Module):
@@ -245,7 +247,7 @@ def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None
     if not isinstance(module, Net):
         assert cut is not None  # found before the run
         return cut_module(module, cut)
-    module.origin = None  # was compared before the run; copies need not carry it
+    module.origin = None  # verified before the run; copies do not need it
     return module
 
 
@@ -284,7 +286,7 @@ def uses_logits(algorithm: Algorithm) -> bool:
 
 
 def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None:
-    """Raise an error unless the net returns what the task requires, such as one logit per class."""
+    """Raise ConfigError unless the net returns what the task requires, such as one logit per class."""
     output, count = call_module(deepcopy(net).eval(), x), federation.classes
     found = tuple(output.shape[1:])
     task = get_task(federation.task)

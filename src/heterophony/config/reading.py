@@ -13,7 +13,7 @@ from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm
 from ..core.errors import ConfigError, find_name, match_name, simplify_name
 from ..core.files import TEXT_LIMIT
 from ..core.settings import check_keys, construct
-from ..core.training import CHOICES, list_dependent
+from ..core.training import CHOICES, list_choice_settings
 from ..data.sources import choose_default_training, find_named_clients
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
@@ -166,7 +166,7 @@ def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[st
         before = keys.find_choice(raw, [], f"training.{key}", next(iter(choices)))
         chosen = keys.find_choice(raw, overrides, f"training.{key}", before)
         if isinstance(training, dict) and chosen in choices and chosen != before:
-            for name in set(list_dependent(choices)) - set(choices[chosen]):
+            for name in set(list_choice_settings(choices)) - set(choices[chosen]):
                 training.pop(name, None)
 
 

@@ -79,7 +79,7 @@ def parse_participation(
 
 
 def parse_availability(given: Any, where: str) -> Availability:
-    """Parse a rule of availability; a rule with a file is a trace."""
+    """Parse an availability rule; a rule with a file is a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
@@ -89,7 +89,7 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
     """Return the section from which ``parse_participation`` reads these settings."""
-    # the other fields are not settings
+    # a user's own rule is listed in the section [objects] instead
     assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
     if isinstance(participation, Poisson):
@@ -126,7 +126,7 @@ class DataSection(CheckedSettings):
     )
     validation_fraction: float = setting(
         0.0,
-        "share of a client's training examples held out for validation, which chooses a round",
+        "share of a client's training examples held out for validation, to choose the best round",
         low=0,
         below=1,
     )
@@ -135,12 +135,14 @@ class DataSection(CheckedSettings):
     )
     frozen_augment: bool = setting(
         False,
-        "randomly transform each training image once for the whole run, not at every use",
+        "randomly transform each training image once for the whole run, not anew each time it is used",
     )
     split: Literal["merged", "official"] = setting(
         "merged", "partition training and test set as one, or the test set like the training set"
     )
-    feature_skew: dict[str, Any] | None = setting(None, "how each client sees its examples")
+    feature_skew: dict[str, Any] | None = setting(
+        None, "how each client's examples are changed, as in { kind = 'rotation' }"
+    )
     new_clients: float = setting(
         0.0, "share of the clients that join only after training", low=0, high=1
     )
@@ -169,7 +171,7 @@ class NetGroup:
     clients: list[str] | None = setting(None, "names of the clients with this net")
     share: float | None = setting(
         None,
-        "share of the clients that no group names, drawn by the seed",
+        "share of the clients that no group lists, drawn with the seed",
         above=0,
         high=1,
     )
@@ -225,11 +227,11 @@ class ModelSection:
             raise ConfigError("init: cannot be combined with different nets; remove it")
         if self.pretrained is not None and not is_library_name(self.name or ""):
             raise ConfigError(
-                "pretrained: only for nets of timm and transformers; for others, model.init names a"
+                "pretrained: only for nets of timm and transformers; for others, set model.init to a"
                 " checkpoint"
             )
         if self.adapter is not None:
-            build_adapter(self.adapter)  # raises where it cannot be built
+            build_adapter(self.adapter)  # raises if it cannot be built
 
 
 @dataclass(frozen=True)
@@ -356,7 +358,7 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     if data.shape is not None:
         raise ConfigError(f"data.shape: is only for data.name = '{OWN_DATA}'; remove it")
     partition, skew = data.partition, data.feature_skew
-    rule = build_partition(partition)  # raises where the kind is unknown
+    rule = build_partition(partition)  # raises if the kind is unknown
     kind = match_name(PARTITIONS, str(partition.get("kind", "dirichlet")))
     complete = {"kind": kind, **list_rule_settings(rule)}
     if skew is not None:

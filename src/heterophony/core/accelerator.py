@@ -62,7 +62,7 @@ class Compute:
     device: torch.device = CPU
     precision: Precision = "float32"
     deterministic: bool = True
-    fast: bool = True  # without autograd, and many clients at once, where the bits are the same
+    fast: bool = True  # skip autograd and train many clients at once where the bits stay the same
     resident: ResidentExamples = field(default_factory=ResidentExamples, compare=False, repr=False)
 
     @property
@@ -71,6 +71,7 @@ class Compute:
 
     @property
     def is_usual(self) -> bool:
+        """Return True on the CPU in float32."""
         return self.is_cpu and self.precision == "float32"
 
     def place(self, tensors: Tensors) -> Tensors:
@@ -78,9 +79,11 @@ class Compute:
         return tensors if self.is_cpu else tensors.map(lambda v: v.to(self.device))
 
     def place_memory(self, memory: Memory) -> Memory:
+        """Return a memory with its tensors on the device."""
         return memory if self.is_cpu else {k: self.place(v) for k, v in memory.items()}
 
     def place_net(self, net: Module) -> Module:
+        """Move a net to the device, in place."""
         return net if self.is_cpu else net.to(self.device)
 
 
@@ -119,11 +122,12 @@ def autocast() -> AbstractContextManager[object]:
 
 
 def bring_back(tensors: Tensors) -> Tensors:
-    """Return the tensors on the CPU; if the job computes there, return the same object."""
+    """Copy the tensors of a job to the CPU; if the job computes there, return the same object."""
     return tensors if get_compute().is_cpu else tensors.map(Tensor.cpu)
 
 
 def bring_back_memory(memory: Memory) -> Memory:
+    """Copy a memory to the CPU, as ``bring_back`` does."""
     return memory if get_compute().is_cpu else {k: bring_back(v) for k, v in memory.items()}
 
 
@@ -133,7 +137,7 @@ def widen(tensor: Tensor) -> Tensor:
 
 
 def read_loss(value: Tensor) -> float:
-    """Return a loss for summing: a number, or on a GPU a tensor, so that no step waits for the GPU.
+    """Return a loss to be summed: a number, or on a GPU a tensor, so that no step waits for the GPU.
 
     The caller converts the sum to a number, which waits for the GPU once.
     """
@@ -146,8 +150,8 @@ def read_loss(value: Tensor) -> float:
 
 MEMORY_SHARE = 0.95  # share of a GPU's memory, divided evenly among its workers
 MARGIN = 1.25  # times the measured peak: other clients may have longer sequences or larger memories
-CONTEXT_BYTES = 1 << 29  # at most what a process takes on a GPU before its first tensor
-DEFAULT_WORKERS_PER_GPU = 4  # torch cannot tell how much memory there is
+CONTEXT_BYTES = 1 << 29  # largest memory that a process uses on a GPU before its first tensor
+DEFAULT_WORKERS_PER_GPU = 4  # where torch does not report the memory of a GPU
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class MemoryUse:
     total: int
 
     def count_fitting_workers(self) -> int:
-        """Return how many workers fit: the memory free without this one, divided by the need of each."""
+        """Return how many workers the GPU can hold, if each needs as much memory as this one."""
         outside = max(0, self.total - self.free - self.reserved)  # including other programs
         context = min(outside, CONTEXT_BYTES)
         available = self.free + self.reserved + context
@@ -169,7 +173,7 @@ class MemoryUse:
 
 
 def measure_memory(compute: Compute) -> MemoryUse | None:
-    """Measure the memory of the device that this process computes on; None if torch cannot tell."""
+    """Measure the memory of this process's device; return None if torch does not report it."""
     module: Any = None if compute.is_cpu else torch.get_device_module(compute.device)
     if not hasattr(module, "mem_get_info"):
         return None
@@ -179,7 +183,7 @@ def measure_memory(compute: Compute) -> MemoryUse | None:
 
 
 def limit_memory(compute: Compute, sharing: int) -> None:
-    """Limit this process to its share of a GPU: if it needs more, it fails, not its neighbours."""
+    """Limit this process to its share of a GPU, so that it cannot use the memory of other workers."""
     if compute.device.type == "cuda" and sharing > 1:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 
@@ -190,7 +194,7 @@ REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
 
 
 def check_device_name(name: str) -> None:
-    """Raise ConfigError if the text cannot name a device, present or not."""
+    """Raise ConfigError unless this is the name of a device; the device need not exist here."""
     kind, _, number = name.partition(":")
     known = name in ("auto", "cpu", *KINDS)
     if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
@@ -209,7 +213,7 @@ def find_device(name: str) -> torch.device:
     if not seen:
         raise ConfigError(
             f"engine.accelerator = '{name}': torch {torch.__version__} sees no {KINDS[kind]} device here;"
-            f" {name_remedy(kind)}set engine.accelerator = 'cpu'"
+            f" {suggest_device_remedy(kind)}set engine.accelerator = 'cpu'"
         )
     if number and int(number) >= seen:
         there = f"only {kind}:0" if seen == 1 else f"{kind}:0 to {kind}:{seen - 1}"
@@ -225,7 +229,8 @@ def count_devices(kind: str) -> int:
     return int(module.device_count()) if module.is_available() else 0
 
 
-def name_remedy(kind: str) -> str:
+def suggest_device_remedy(kind: str) -> str:
+    """Return what to do if torch sees no device of this kind, as part of a sentence."""
     if kind == "cuda" and torch.version.cuda is None:
         return "it is built without CUDA: install another build (https://pytorch.org), or "
     return "check the driver, or " if kind == "cuda" else ""
@@ -323,7 +328,7 @@ def prepared_torch(compute: Compute) -> Iterator[None]:
 
 @contextmanager
 def translate_device_errors(where: str) -> Iterator[None]:
-    """Convert errors of a device to one line that tells the user what to do."""
+    """Convert device errors of torch inside the ``with`` block to EngineError, which says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -347,4 +352,5 @@ def translate_device_errors(where: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
+    """Return the first sentence of an error's message, or the name of its class."""
     return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__

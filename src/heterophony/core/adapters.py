@@ -100,12 +100,12 @@ class LoRAConv2d(nn.Conv2d):
 
 
 def add_update(layer: LoRALinear | LoRAConv2d) -> Tensor:
-    """Return the weight of a layer without its adapter."""
+    """Return the weight of a layer, including adapters that were merged into it, but not the current one."""
     return layer.weight if layer.update is None else layer.weight + layer.update
 
 
 class BottleneckAdapter(nn.Module):
-    """A layer followed by a residual bottleneck that is zero at first: Houlsby et al., ICML 2019."""
+    """A layer followed by a residual bottleneck whose output is zero at first: Houlsby et al., ICML 2019."""
 
     def __init__(self, layer: nn.Linear, width: int) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def find_targets(
     if not found:
         known = f"it has {', '.join(list(layers)[:12])}{' …' * (len(layers) > 12)}"
         raise ConfigError(
-            f"model.adapter: no layer matches targets {list(targets)};"
+            f"model.adapter: no layer of the net matches targets {list(targets)};"
             f" {known if layers else 'it has no layer of a kind that can be adapted'}"
         )
     parts = [(path.rpartition("."), layer) for path, layer in found]

@@ -74,7 +74,7 @@ class Reply:
     aside: Tensors = field(default_factory=Tensors)  # personal tensors, only to measure G
     turn: int = 0  # counts the jobs of a client that is selected several times in a round
     examples: int = 0  # how many examples it trained on, for the simulated clock
-    # the digest of the client's memory: of its file, at the end of a run its tensors
+    # digest of the client's memory: of its file or, at the end of a run, of its tensors
     kept: str = ""
 
 
@@ -94,18 +94,18 @@ class Algorithm:
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
     separates_head: ClassVar[bool] = (
-        False  # whether the head is treated apart, not only by ``personal``
+        False  # whether it treats the head separately in more than ``personal``
     )
-    uses_features: ClassVar[bool] = False  # whether it uses what passes between base and head
+    uses_features: ClassVar[bool] = False  # whether it uses the output of the base
     everybody: ClassVar[bool] = False  # whether all clients train in every round
     common: ClassVar[bool] = True  # whether clients share a model; if not, there is no G
     needs_classes: ClassVar[bool] = False  # whether it is for classification only
     pooled: ClassVar[bool] = False  # whether one model trains on all clients' data together
-    # what clients' nets must have in common: all, the head with what goes into it, names of tensors
-    # of which a small net has slices, or nothing
+    # what the nets of clients must have in common: everything; the head and the shape of its input;
+    # the names of tensors, of which a small net has slices; or nothing
     needs_nets: ClassVar[Literal["same", "same_head", "slices", "any"]] = "same"
-    # patterns of sent tensors named "part/name" that stand for a shared tensor: how many rows they
-    # have depends on the data; all but the last hold fewer numbers than it has
+    # patterns of sent tensors named "part/name", which encode a shared tensor as rows: their number
+    # depends on the data, but all except the last hold fewer numbers than that tensor
     rows_vary: ClassVar[tuple[str, ...]] = ()
     # optimisers for which the rule holds
     optimizers: ClassVar[tuple[str, ...]] = "sgd", "adam", "adamw"
@@ -119,7 +119,7 @@ class Algorithm:
         for name, value in vars(cls).items():
             if isinstance(value, Field) and hasattr(Algorithm, name):
                 raise ConfigError(
-                    f"algorithm {cls.__name__}: setting '{name}' has the name of Algorithm.{name};"
+                    f"algorithm {cls.__name__}: setting '{name}' has the same name as Algorithm.{name};"
                     " rename the setting"
                 )
         if "__repr__" not in vars(cls):  # @dataclass would write one with all settings
@@ -212,7 +212,7 @@ class Algorithm:
 
 
 def build_parts(algorithm: Algorithm, net: Net) -> Net:
-    """Have the algorithm add its parts to a net; parameters that are then frozen are given.
+    """Let the algorithm add its parts to a net; parameters that are then frozen are given.
 
     Raise ConfigError if nothing is left to train, or if one tensor would be treated in two ways.
     """
@@ -277,7 +277,7 @@ def equally(reply: Reply) -> float:
 def mean(
     replies: Sequence[Reply], *names: str, weight: Callable[[Reply], float] = as_agreed
 ) -> Tensors:
-    """Return the weighted mean of the replies' tensors; with ``names`` (patterns), only of those."""
+    """Return the weighted mean of the replies' tensors; ``names`` are patterns of the tensors to average."""
     total = sum(weight(r) for r in replies)
     parts = [r.tensors.only(*names) if names else r.tensors for r in replies]
     return mix(parts, [weight(r) / total for r in replies])

@@ -51,7 +51,7 @@ class TrainingPass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The part of the random key besides round and client."""
+        """Phase and turn, which seed the random draws of a pass in addition to round and client."""
         return (self.phase, self.turn) if self.turn else (self.phase,)
 
     def add_pull(self) -> None:
@@ -66,7 +66,7 @@ class TrainingPass:
 def iterate_epochs(
     net: nn.Module, n: int, how: Training, epochs: int | None, steps: int | None
 ) -> Iterator[Tensor]:
-    """Iterate over the positions of each epoch's examples, in a new random order every time.
+    """Iterate over the positions of each epoch's examples, in a new random order for each epoch.
 
     Mini-batches cut from them add up to the length given by ``epochs`` or ``steps``.
     """
@@ -195,7 +195,7 @@ class Client:
         The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
         ``clip_norm``, the whole gradient, including ``pull``, is clipped. Parameters outside ``train``
         are frozen. A parameter without a gradient is not updated, not even by momentum or weight decay.
-        A given parameter (frozen when the run starts) never trains; naming it in ``train`` is an error.
+        A given parameter (frozen when the run starts) never trains; it is an error if ``train`` contains it.
         """
         named = self._select_parameters(train)
         loss, how = loss or self.compute_net_loss, how or self.training
@@ -203,7 +203,7 @@ class Client:
         self._run_pass(TrainingPass(*what, *length, how, rates or {}, after, phase, turn))
 
     def _select_parameters(self, train: Trainable | Iterable[Trainable] | None) -> Tensors:
-        """Return the parameters to train, by name; raise an error if ``train`` names a given one."""
+        """Return the parameters to train, by name; raise ConfigError if ``train`` contains a given one."""
         if train is None:
             return params(self.net)
         parts = list(flatten_parts(train))
@@ -212,7 +212,7 @@ class Client:
         for name, p in self.net.named_parameters():
             if id(p) in given:
                 raise ConfigError(
-                    f"client.fit: train names '{name}', which is frozen (requires_grad=False) when the"
+                    f"client.fit: train contains '{name}', which is frozen (requires_grad=False) when the"
                     " run starts; unfreeze it before the run, or remove it from train"
                 )
         return Tensors((k, p) for k, p in params(self.net).items() if id(p) in chosen)
@@ -353,7 +353,7 @@ class Client:
             yield
 
     def remember_draws(self) -> Callable[[], AbstractContextManager[None]]:
-        """Remember the generator; ``with again():`` repeats the draws that follow this call."""
+        """Return a function ``again``: ``with again():`` repeats the draws that follow this call."""
         return partial(drawing_again, GeneratorStates.save())
 
     def once(self, derive: SamplesDerivation) -> Samples:
@@ -417,7 +417,7 @@ class Client:
 
 
 def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]:
-    """Iterate over the items of a module, a parameter, or any mixture of both."""
+    """Iterate over the modules and parameters in ``parts``, which may be nested."""
     if isinstance(parts, nn.Module | Tensor):
         yield parts
     else:
@@ -426,13 +426,13 @@ def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]
 
 
 def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:
-    """Iterate over all parameters of a module, a parameter, or any mixture of both."""
+    """Iterate over all parameters in ``parts``, including those of its modules."""
     for part in flatten_parts(parts):
         yield from part.parameters() if isinstance(part, nn.Module) else [part]
 
 
 def check_all_received(shared: Iterable[str], known: Tensors) -> None:
-    """Raise an error if a shared tensor is missing; the net would silently keep its initial values."""
+    """Raise KeyError if a shared tensor is missing; the net would silently keep its initial values."""
     for name in shared:
         if name not in known:
             raise KeyError(f"the shared tensor {name!r} was not sent to the client")

@@ -34,16 +34,16 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
     body = to_safetensors(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
     if longest > HEADER_LIMIT:
-        raise CodecError(f"a header of {longest} bytes is over the limit of {HEADER_LIMIT}")
+        raise CodecError(f"a header of {longest} bytes exceeds the limit of {HEADER_LIMIT}")
     return b"".join([MAGIC, len(head).to_bytes(4, "big"), head, body])
 
 
 def decode_blob(
     blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
 ) -> tuple[Tensors, dict[str, Any]]:
-    """Decode what ``encode_blob`` made. Invalid bytes are refused before memory is allocated for them.
+    """Decode a blob into tensors and header. Invalid bytes are refused before memory is allocated for them.
 
-    ``like`` requires exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
+    The tensors must have the names, shapes and types of ``like``; ``finite`` refuses NaN and infinity.
     """
     header, body = split_blob(blob, limit)
     tensors = from_safetensors(body, finite)
@@ -66,7 +66,7 @@ def to_safetensors(tensors: Tensors) -> bytes:
 def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     """Decode and check plain safetensors, from this package or from other programs."""
     if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
-        raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not safetensors")
+        raise CodecError(f"not safetensors, or a header of more than {HEADER_LIMIT} bytes")
     try:
         tensors = Tensors({k: v.clone() for k, v in load(body).items()})
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
@@ -81,14 +81,14 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
 def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
     """Split a blob into header and safetensors after checking its size and lengths."""
     if len(blob) > limit:
-        raise CodecError(f"{len(blob)} bytes are over the limit of {limit}")
+        raise CodecError(f"{len(blob)} bytes exceed the limit of {limit}")
     size = int.from_bytes(blob[4:8], "big")
     if blob[:4] != MAGIC or len(blob) < 16 + size:
         raise CodecError("these bytes are not from heterophony, or were cut short")
     inner = int.from_bytes(blob[8 + size : 16 + size], "little")
     if size > HEADER_LIMIT or inner > HEADER_LIMIT:
         raise CodecError(
-            f"a header of {max(size, inner)} bytes is over the limit of {HEADER_LIMIT}"
+            f"a header of {max(size, inner)} bytes exceeds the limit of {HEADER_LIMIT}"
         )
     try:
         header = json.loads(blob[8 : 8 + size])
@@ -100,13 +100,13 @@ def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
 
 
 def check_tensor_allowed(name: str, v: Tensor) -> None:
-    """Check a tensor's name and type; both sender and receiver call this."""
+    """Raise CodecError if a tensor's name or type is not allowed; sender and receiver call this."""
     if len(name) > NAME_LIMIT or v.dtype not in ALLOWED_DTYPES:
         raise CodecError(f"tensor {name[:80]!r} of type {v.dtype} is not allowed")
 
 
 def check_same_structure(tensors: Tensors, like: Tensors) -> None:
-    """Check that the tensors have exactly the names, shapes and types of ``like``."""
+    """Raise CodecError unless the tensors have exactly the names, shapes and types of ``like``."""
     odd = sorted(tensors.keys() ^ like.keys())
     if odd:
         raise CodecError(f"tensor {odd[0]!r} is {'missing' if odd[0] in like else 'not expected'}")
@@ -121,13 +121,14 @@ def check_same_structure(tensors: Tensors, like: Tensors) -> None:
 
 def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> bytes:
     """Encode several named sets of tensors, such as a client's memory, as one blob."""
-    names = sorted(groups)  # tensor names carry the group's number: its name may hold any character
+    # tensor names start with the number of the group, because its name may contain any character
+    names = sorted(groups)
     flat = Tensors({f"{i}|{k}": v for i, g in enumerate(names) for k, v in groups[g].items()})
     return encode_blob(flat, {**(header or {}), "groups": names})
 
 
 def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """Decode what ``encode_groups`` made: the groups and the header."""
+    """Decode a blob of ``encode_groups`` into the sets of tensors and the header."""
     flat, header = decode_blob(blob, finite=finite)
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):

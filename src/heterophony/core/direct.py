@@ -3,8 +3,8 @@
 ``compile_net`` lists the layers of a net. A ``Stack`` holds the parameters of several clients, stacked
 in memory. A ``Frame`` holds the operations of one training step for some of them: the kernels that autograd
 would call, with the backward pass written out. Matrix products run for all clients at once, other layers
-client by client. A step costs a fraction of the time, and for each client its bits are those of autograd
-on that client alone: ``groups.check_pass`` verifies this before any of it is used.
+client by client. A step costs a fraction of the time and gives each client the same bits as autograd on
+that client alone: ``groups.check_pass`` verifies this before any of it is used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Activation:
     forward: Callable[..., Tensor]
     backward: Callable[..., Tensor]
     settings: tuple[str, ...] = ()  # attributes of the module
-    rounds: bool = True  # if bits may depend on an entry's position, it runs client by client
+    rounds: bool = True  # whether it rounds: its bits may then depend on an entry's position, so it runs client by client
 
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {
@@ -175,6 +175,7 @@ class Slices:
 
 
 def make_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor of this shape."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -216,7 +217,7 @@ class Stack:
                 p.data = place
 
     def make_update(self, first: int, last: int) -> Callable[[bool], None]:
-        """Return the SGD step for some clients; in their first step it fills the momentum."""
+        """Return a function that runs an SGD step of some clients; ``fresh`` is true in their first step."""
         groups = list[tuple[float, list[Tensor], list[Tensor], list[Tensor]]]()
         for lr in dict.fromkeys(lr for _, lr in self.rates.by_name):
             names = [k for k, rate in self.rates.by_name if rate == lr]
@@ -415,6 +416,7 @@ class Frame:
         return ys, undo
 
     def make_runs(self, layer: Layer, i: int) -> list[ApartLayer]:
+        """Return a layer for each client of the frame."""
         part = range(self.first, self.last)
         if layer.kind == "pool":
             return [PoolOfClient(layer.settings) for _ in part]
@@ -439,7 +441,7 @@ class Frame:
 
 
 def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> Operation:
-    """Return the matrix product for each client, with the kernel that a single product uses."""
+    """Return an operation that computes each client's matrix product with the kernel of a single product."""
     if prod(a.shape[1:]) * b.shape[2] >= SMALL_PRODUCT:
         if bias is None:
             return partial(torch.bmm, a, b, out=out)
@@ -466,6 +468,8 @@ class ApartLayer:
 
 
 class ActivationOfClient(ApartLayer):
+    """An activation of one client."""
+
     def __init__(self, layer: Layer) -> None:
         self.chosen, self.settings = BY_NAME[layer.kind], layer.settings
 
@@ -477,6 +481,8 @@ class ActivationOfClient(ApartLayer):
 
 
 class PoolOfClient(ApartLayer):
+    """Max pooling of one client."""
+
     def __init__(self, settings: tuple[Any, ...]) -> None:
         self.settings, self.indices = settings, torch.empty(0)
 
@@ -492,10 +498,13 @@ class PoolOfClient(ApartLayer):
 
 
 def as_pairs(settings: tuple[Any, ...]) -> list[Any]:
+    """Return a layer's settings with each integer, such as a stride, as a pair for height and width."""
     return [[v, v] if type(v) is int else v for v in settings]
 
 
 class ConvolutionOfClient(ApartLayer):
+    """A convolution of one client."""
+
     def __init__(self, stack: Stack, layer: Layer, client: int, has_below: bool) -> None:
         self.weight = stack.values[layer.weight].each[client]
         self.bias = stack.values[layer.bias].each[client] if layer.bias else None

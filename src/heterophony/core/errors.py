@@ -25,7 +25,7 @@ IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # ignored in names, which people
 
 
 class HeterophonyError(Exception):
-    """Base class of all errors whose message tells the user what to do, in one line."""
+    """Base class of all errors whose one-line message says what the user can do."""
 
     exit_code: ClassVar[int] = 1
 
@@ -115,12 +115,12 @@ def suggest_or_list(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` or, if no word is similar, all known words."""
     choices = sorted(known)
     return suggest_similar(word, choices) or (
-        f"; there is: {', '.join(choices)}" if choices else ""
+        f"; choose from: {', '.join(choices)}" if choices else ""
     )
 
 
 def suggest_similar(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` or, if no word is similar, an empty text."""
+    """Return ``; did you mean 'x'?`` or, if no word is similar, an empty string."""
     choices = {simplify_name(k): k for k in sorted(known)}
     near = get_close_matches(simplify_name(word), choices, n=1, cutoff=0.5)
     return f"; did you mean '{choices[near[0]]}'?" if near else ""

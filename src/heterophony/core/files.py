@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 from .errors import BusyError, FolderError, StorageError
 from .temporary import temporary_folder
 
-JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of a line of one
+JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of one line of JSON
 DATA_LIMIT = 1 << 34  # bytes of a file of examples
-EXPANSION_LIMIT = 200  # how many times a compressed file may grow, above the next size
+EXPANSION_LIMIT = 200  # largest expansion of a compressed file, if it exceeds the next size
 SMALL_BYTES = 1 << 28
 TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configuration
 
@@ -39,7 +39,7 @@ class UnsuitableFileError(OSError):
 
 @contextmanager
 def translate_disk_errors(path: Path) -> Iterator[None]:
-    """Convert every ``OSError`` inside the block to a ``StorageError`` that names the path."""
+    """Convert an OSError inside the block to StorageError, and an UnsuitableFileError to FolderError."""
     try:
         yield
     except UnsuitableFileError as error:
@@ -71,7 +71,7 @@ def is_file(path: Path) -> bool:
 
 
 def check_regular(fd: int, limit: int | None = None) -> int:
-    """Return the open file; if it is not a regular file or is too large, close it and raise an error."""
+    """Return the file descriptor; if its file is not regular or is too large, close it and raise an error."""
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
@@ -148,7 +148,7 @@ def write_atomically(
 
 
 def remove_unfinished_files(folder: Path) -> None:
-    """Remove the files in a folder and below that killed processes did not finish; no process may be writing."""
+    """Remove files that killed processes left unfinished in a folder and below; no process may be writing."""
     with translate_disk_errors(folder):
         for path in folder.rglob(f".*.{'[0-9a-f]' * 16}{UNFINISHED}"):
             path.unlink(missing_ok=True)
@@ -276,7 +276,7 @@ def encode_json(content: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; raise a clear error if it is missing or damaged."""
+    """Read a JSON file; raise FolderError if it is missing or damaged."""
     try:
         return json.loads(read_regular_file(path, JSON_LIMIT))
     except FileNotFoundError:
@@ -289,7 +289,7 @@ def read_json(path: Path) -> Any:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
 
 
-# control characters but line breaks and tabs; marks that reverse the direction of text; half characters
+# control characters except line breaks and tabs; marks that reverse the direction of text; surrogates
 UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -344,7 +344,7 @@ def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> by
 
 
 def digest_secret(folder: Path) -> str:
-    """Return a digest that identifies the secret of a folder; an empty text if it has none."""
+    """Return a digest that identifies the secret of a folder; an empty string if it has none."""
     path = folder / SECRET_FILE
     with translate_disk_errors(path):
         if not path.exists():
@@ -358,7 +358,7 @@ def draw_secret() -> bytes:
     return os.urandom(SECRET_BYTES)
 
 
-# of what becomes part of MQTT topics, certificates and commands
+# names that become part of MQTT topics, certificates and commands
 NAME_PATTERN = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 NAME_RULE = "use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.'"
 
@@ -387,13 +387,13 @@ FIRST_DATE = (
     0,
     0,
     0,
-)  # the earliest that the format can hold: equal files, equal bytes
+)  # the earliest date of the format, for all files: equal files give equal bytes
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 
 
 def find_archive(path: Path, name: str) -> Path | None:
-    """Return the archive that a path stands for: itself, or the file ``name`` in the folder."""
+    """Return the path if it is an archive, or the file ``name`` in the folder; None if there is neither."""
     if path.suffix == ARCHIVE_SUFFIX and is_file(path):
         return path
     return path / name if is_file(path / name) else None
@@ -403,7 +403,7 @@ def find_archive(path: Path, name: str) -> Path | None:
 def unpack(archive: Path) -> Iterator[Path]:
     """Extract an archive into a temporary folder that exists inside the block.
 
-    Raise FolderError if the archive is damaged, has a file outside of its folder, or would become
+    Raise FolderError if the archive is damaged, has a file outside its folder, or would become
     too large. Nothing is written before all names and sizes are checked.
     """
     with temporary_folder() as folder:
@@ -437,7 +437,7 @@ def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.Zip
         path = PurePosixPath(member.filename)
         named = path.parts and not path.is_absolute() and ".." not in path.parts
         if not named or "\\" in member.filename:
-            raise UnsuitableFileError(f"{member.filename!r} is outside of it")
+            raise UnsuitableFileError(f"{member.filename!r} is outside its folder")
         if member.is_dir():
             continue
         kind = stat.S_IFMT(member.external_attr >> 16)

@@ -64,7 +64,7 @@ class DirectPass:
 
     @property
     def shape_key(self) -> tuple[object, ...]:
-        """What decides which kernels run, besides the size of the mini-batch."""
+        """The properties that decide which kernels run, besides the size of the mini-batch."""
         shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
         device = str(next(iter(self.parameters.values())).device)
         rates = self.rates
@@ -74,7 +74,7 @@ class DirectPass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must be equal in passes that run together."""
+        """The properties that must be equal in passes that run together."""
         data = (self.samples.x.dtype, self.samples.scale, self.places.shape[1])
         return self.shape_key, self.rates, data
 
@@ -84,6 +84,7 @@ class DirectPass:
 
 
 def is_small(parameters: Iterable[nn.Parameter]) -> bool:
+    """Return True if a net is small enough to train in a group."""
     return sum(p.numel() for p in parameters) <= GROUP_PARAMETERS
 
 
@@ -220,7 +221,7 @@ class GroupRun:
                 self.update(first, last, step)
 
     def split_clients(self, step: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Split the clients that have this step into ranges whose mini-batches have one size."""
+        """Split the clients that have this step into ranges with mini-batches of one size."""
         sizes = [p.sizes[step] for p in self.passes[:count] if len(p.sizes) > step]
         first = 0
         for i in range(1, len(sizes) + 1):
@@ -229,6 +230,7 @@ class GroupRun:
                 first = i
 
     def get_frame(self, first: int, last: int, size: int, x: Tensor) -> Frame:
+        """Return the operations of a step for these clients and this mini-batch size, built on first use."""
         key = (first, last, size)
         if key not in self.frames:
             layers = self.passes[0].layers
@@ -236,7 +238,7 @@ class GroupRun:
         return self.frames[key]
 
     def compute_output_gradient(self, frame: Frame, y: Tensor, step: int) -> None:
-        """Compute the gradient of the loss with respect to the output; keep what is needed for the loss."""
+        """Compute the gradient of the loss with respect to the output; store what ``read_losses`` needs."""
         z, gradient, key = (
             frame.output.each,
             frame.output_gradient,
@@ -257,7 +259,7 @@ class GroupRun:
             self.found[i][step] = value.item()
 
     def read_losses(self) -> None:
-        """Compute the losses of the steps that have run, and drop what was kept for them."""
+        """Compute the losses of the completed steps, and drop the tensors stored for them."""
         for (first, _, size), parts in self.kept.items():
             logs = torch.stack([part[1] for part in parts])
             y = torch.stack([part[2] for part in parts])
@@ -285,7 +287,7 @@ class GroupRun:
                 self.stack.grads[k].each[i].add_(term)
 
     def update(self, first: int, last: int, step: int) -> None:
-        """Run one SGD step; in the first, clients without momentum get theirs."""
+        """Run one SGD step; the first one creates the momentum of clients that have none."""
         fresh = self.is_fresh[first:last] if step == 0 and self.stack.momentum else [False]
         if len(set(fresh)) == 1:
             self.get_update(first, last)(fresh[0])
@@ -294,13 +296,14 @@ class GroupRun:
             self.get_update(i, i + 1)(is_fresh)
 
     def get_update(self, first: int, last: int) -> Callable[[bool], None]:
+        """Return the SGD step of these clients, built on first use."""
         if (first, last) not in self.updates:
             self.updates[first, last] = self.stack.make_update(first, last)
         return self.updates[first, last]
 
 
 def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
-    """Run passes with equal keys together; leave the momentum with their optimisers."""
+    """Run passes with equal keys together, and store the momentum in their optimisers."""
     with torch.no_grad():
         GroupRun(passes, packing).run()
     for one in passes:
@@ -315,10 +318,10 @@ VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()
 
 
 def check_pass(one: DirectPass) -> tuple[bool, int]:
-    """Check on random numbers whether a pass has the bits of autograd: on its own, and in a group.
+    """Check on random numbers whether a pass gives the same bits as autograd, alone and in a group.
 
-    Return whether it has them on its own, and the packing that it needs in a group (0 if no packing
-    gives these bits). Each shape is checked once per process.
+    Return whether it does so alone, and the packing with which it does so in a group (0 if none).
+    Each shape is checked once per process.
     """
     found = list[tuple[bool, int]]()
     for size in sorted(set(one.sizes)):
@@ -331,7 +334,7 @@ def check_pass(one: DirectPass) -> tuple[bool, int]:
 
 
 def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
-    """Return how a plain pass of such a net gets the bits of autograd: "groups", "direct" or "autograd"."""
+    """Return the fastest way to train a net with the same bits as autograd: "groups", "direct" or "autograd"."""
     one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
     if one is None or how.clip_norm is not None:
         return "autograd"
@@ -341,7 +344,7 @@ def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> 
 
 
 def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
-    """Compare steps with mini-batches of the same size with those of autograd, bit for bit."""
+    """Train on mini-batches of this size with and without autograd; return the result as ``check_pass`` does."""
     count = GROUP_SIZE if one.has_small_net else 1
     test = SelfTest(one, size, count)
     try:
@@ -392,6 +395,7 @@ class SelfTest:
         return net.train(), optimiser
 
     def run_autograd(self, i: int) -> list[Tensor]:
+        """Train one client with autograd; return the results to compare with."""
         net, optimiser = self.build(i)
         losses = list[float]()
         with torch.enable_grad():
@@ -404,7 +408,7 @@ class SelfTest:
         return self.list_results(net, optimiser, losses)
 
     def has_same_bits(self, members: Sequence[int], packing: int) -> bool:
-        """Train some of the clients together; return True if each has the bits that autograd gives."""
+        """Train some of the clients together; return True if each gets the same bits as with autograd."""
         built = {i: self.build(i) for i in members}
         passes = []
         for i, (net, optimiser) in built.items():
@@ -423,6 +427,7 @@ class SelfTest:
         return True
 
     def list_results(self, net: Net, optimiser: SGD, losses: list[float]) -> list[Tensor]:
+        """List the parameters, the momentum and the losses after training."""
         found = [p.detach() for p in net.parameters()]
         found += [optimiser.momentum[k] for k in sorted(optimiser.momentum)]
         return [*found, torch.tensor(losses, dtype=torch.float64)]

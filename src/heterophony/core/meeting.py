@@ -52,6 +52,7 @@ class Meeting(Generic[Result]):
         return [self.results[i] for i in sorted(self.results)]
 
     def start_next(self) -> None:
+        """Run the next job up to its end; jobs that it starts in turn run inside this call."""
         number, job = self.left.pop()
         try:
             with torch.enable_grad():  # even if the waiting client has switched it off
@@ -87,7 +88,7 @@ class Meeting(Generic[Result]):
 
 
 def train_directly(one: DirectPass, packing: int) -> bool:
-    """Run a pass, together with those of other clients if they meet; return False if it needs autograd."""
+    """Run a pass, together with those of a meeting if there is one; return False if it needs autograd."""
     meeting = MEETING.get()
     try:
         if meeting is None or not packing:

@@ -64,7 +64,7 @@ Memo = dict[int, Any]  # as ``deepcopy`` uses it: the copy of every object that 
 IMMUTABLE = {NoneType, bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
 CONTAINERS = {dict, OrderedDict, set, list}
 TENSOR_DICTS, MODULE_DICT = ("_parameters", "_buffers"), "_modules"
-# these methods add what is missing in files of old versions, and nothing to a complete module
+# these methods only add attributes that files of old versions of torch lack
 PLAIN_SETSTATES = (nn.Module.__setstate__, nn.modules.conv._ConvNd.__setstate__)
 PLAIN_LOADERS = (
     nn.Module._load_from_state_dict,
@@ -73,7 +73,7 @@ PLAIN_LOADERS = (
 
 
 def copy_module(module: Module) -> Module:
-    """Return what ``deepcopy`` returns: tied parameters stay tied, memory formats stay the same."""
+    """Copy a module as ``deepcopy`` does, but faster: tied parameters stay tied, memory formats the same."""
     copied: Any = copy_part(module, {})
     return copied  # type: ignore[no-any-return]
 
@@ -96,6 +96,7 @@ def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
 
 
 def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
+    """Copy an attribute of a module; use ``deepcopy`` if it is neither plain nor a module or tensor."""
     kind = type(value)
     if kind is tuple and all(type(v) in IMMUTABLE for v in value):
         return value
@@ -109,7 +110,7 @@ def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
 
 
 def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
-    # its own method also looks into the memo, and is what deepcopy would call after some searching
+    # this method also looks into the memo; deepcopy would call it after some searching
     copied: Tensor = type(tensor).__deepcopy__(tensor, memo)
     return copied
 
@@ -173,7 +174,7 @@ def is_loaded_plainly(module: nn.Module) -> bool:
 
 
 def list_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return what ``state_dict`` returns, but faster for modules that only list their own tensors."""
+    """Return the tensors of ``state_dict`` by name, faster if no module has its own way of listing them."""
     parts = list(walk(module, ""))
     if all(is_stored_plainly(part) for _, part in parts):
         return {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
@@ -199,7 +200,7 @@ def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def find_aliases(module: nn.Module) -> dict[str, str]:
-    """Map every further name of a tensor with several names, such as a tied weight, to its first name."""
+    """Return, for tensors with several names such as tied weights, the first name by each of the others."""
     first, found = dict[int, str](), dict[str, str]()
     for name, tensor in iterate_tensors(module):
         known = first.setdefault(id(tensor), name)

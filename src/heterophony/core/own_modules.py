@@ -58,7 +58,7 @@ def make_importable(name: str) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Return True if ``sys.path`` has the module or the package that contains it."""
+    """Return True if Python can already import the module, or the package that contains it."""
     top = name.partition(".")[0]
     return top in sys.modules or any(finder.find_spec(top, None) for finder in sys.meta_path)
 
@@ -70,7 +70,7 @@ def list_current_folder() -> list[str]:
     return []
 
 
-# By its name: every mistake is one line ---------------------------------------------------------
+# By its name: every mistake is a one-line error ------------------------------------------------
 
 
 EXAMPLES = {"Class": "MyClass", "function": "make_net"}
@@ -88,10 +88,10 @@ def is_library_name(name: str) -> bool:
 
 
 def locate_code(name: str, key: str, what: str, trust: bool) -> tuple[str, str]:
-    """Return the module that ``package.module:Class`` names, made importable, and the name in it.
+    """Split ``package.module:Class`` into module and class, and make the module importable.
 
-    ``key`` is the key that has the name, and ``what`` describes what it names. A module that this
-    process has not imported yet needs ``trust``.
+    Errors start with the configuration key ``key``; ``what`` is "Class" or "function". A module that
+    this process has not imported yet needs ``trust``.
     """
     module_name, _, inner = name.partition(":")
     parts = (*module_name.split("."), inner)
@@ -115,7 +115,7 @@ def locate_code(name: str, key: str, what: str, trust: bool) -> tuple[str, str]:
 
 
 def suggest_module_and_class(name: str, what: str) -> str:
-    """Return a hint at ``package.module:Class`` if a name looks like a module or a file, else ""."""
+    """Suggest ``package.module:Class`` if a name looks like a module or a file; else return an empty string."""
     path, colon, inner = name.partition(":")
     module = path.removesuffix(".py").strip("./").replace("/", ".")
     if not colon and not path.endswith(".py"):
@@ -128,7 +128,7 @@ def suggest_module_and_class(name: str, what: str) -> str:
 
 
 def import_named_module(name: str, key: str) -> ModuleType:
-    """Import the module that a key names."""
+    """Import a module of the user; raise ConfigError, which starts with ``key``, if that fails."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -140,6 +140,7 @@ def import_named_module(name: str, key: str) -> ModuleType:
 
 
 def make_missing_error(module: str, key: str) -> ConfigError:
+    """Return the error for a module that does not exist on this machine."""
     return ConfigError(
         f"{key}: there is no module '{module}' on this machine; install its package, or start in the"
         " folder that contains it"
@@ -159,7 +160,7 @@ def make_import_error(name: str, key: str, error: Exception) -> ConfigError:
 
 
 def load_module_file(name: str, path: Path) -> None:
-    """Run a file as the module of this name, here and in child processes that receive our plans."""
+    """Run a file as the module of this name, in this process and in those that receive its plans."""
     with translate_disk_errors(path):
         text = read_regular_file(path, TEXT_LIMIT).decode()
     load_source(name, str(path), text)

@@ -55,7 +55,7 @@ def seeded_on_device(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the generator of a device; restore its state at the end."""
     before, module = get_device_state(device), torch.get_device_module(device)
     try:
-        # manual_seed is for the current device, which every thread has of its own
+        # manual_seed seeds the current device, which each thread chooses for itself
         with module.device(device) if device.type == "cuda" else nullcontext():
             module.manual_seed(seed)
         yield
@@ -72,11 +72,13 @@ class GeneratorStates:
 
     @classmethod
     def save(cls) -> GeneratorStates:
+        """Return the current states."""
         device = get_compute().device
         there = None if device.type == "cpu" else get_device_state(device)
         return cls(torch.default_generator.get_state(), there)
 
     def restore(self) -> None:
+        """Set the generators to these states."""
         torch.default_generator.set_state(self.cpu)
         if self.device is not None:
             set_device_state(get_compute().device, self.device)
@@ -94,11 +96,13 @@ def drawing_again(states: GeneratorStates) -> Iterator[None]:
 
 
 def get_device_state(device: torch.device) -> Tensor:
+    """Return the state of a device's generator."""
     module = torch.get_device_module(device)
     state: Tensor = module.get_rng_state() if device.type == "mps" else module.get_rng_state(device)
     return state
 
 
 def set_device_state(device: torch.device, state: Tensor) -> None:
+    """Set the state of a device's generator."""
     module = torch.get_device_module(device)
     module.set_rng_state(state, *(() if device.type == "mps" else (device,)))

@@ -36,7 +36,7 @@ class Field:
     dtype: str  # as stored
     shape: tuple[int, ...]  # shape; for sequences, of the longest one
     is_sequence: bool = False  # whether lengths differ
-    mask: str = ""  # the name of the input that marks what is not padding; none if empty
+    mask: str = ""  # name of the mask, an input that marks values other than padding; empty if there is none
 
     @property
     def words(self) -> int:
@@ -82,7 +82,7 @@ class Record:
         return ", ".join(f.describe() for f in self.fields)
 
     def unpack(self, rows: Tensor, as_stored: bool = False) -> Inputs:
-        """Return the network input of packed rows, or what is stored; sequences are padded by 0."""
+        """Unpack rows into network input, or into values as stored; sequences are padded with 0."""
         inputs, masks = dict[str, Tensor](), dict[str, Tensor]()
         for field, words in zip(
             self.fields, rows.split([f.words for f in self.fields], 1), strict=True
@@ -112,7 +112,7 @@ def mark_known(lengths: Tensor, longest: int) -> Tensor:
 
 
 def pad_sequences(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Stack sequences of different lengths, padded by 0; return the mask too."""
+    """Stack sequences of different lengths, padded with 0; also return the mask of their values."""
     lengths = torch.tensor([len(s) for s in sequences])
     stacked = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
     return stacked, mark_known(lengths, stacked.shape[1])

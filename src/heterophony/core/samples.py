@@ -32,7 +32,7 @@ class RandomImageTransform:
     pad: int = 0
     flip: bool = False  # mirror left and right with probability 1/2
     degrees: float = 0.0  # rotate about the centre by up to this many degrees either way
-    frozen: bool = False  # draw once per image for the whole run, not at every use
+    frozen: bool = False  # draw once per image for the whole run, not each time it is used
 
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
         """Transform each image by its row of uniform random numbers."""
@@ -59,18 +59,19 @@ class RandomImageTransform:
 
 
 def draw_every_time(seed: int) -> ImageDraws:
-    """Draw new numbers for an image at every use."""
+    """Draw new numbers for the transform of an image each time it is used."""
     source = torch.Generator().manual_seed(seed)
     return lambda rows: draw_uniforms(len(rows), source)
 
 
 def draw_once_per_image(images: int, seed: int) -> ImageDraws:
-    """Draw once for each row of the pool, so that an image is transformed the same way at every use."""
+    """Draw once for each row of the pool: an image is transformed the same way each time it is used."""
     fixed = draw_uniforms(images, torch.Generator().manual_seed(seed))
     return lambda rows: fixed[rows]
 
 
 def draw_uniforms(images: int, source: torch.Generator) -> Tensor:
+    """Draw the uniform numbers for random transforms of images, one row per image."""
     return torch.rand(images, DRAWS_PER_IMAGE, generator=source, dtype=torch.float64)
 
 
@@ -79,7 +80,7 @@ def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tens
     radians = degrees.deg2rad()
     cos, sin = radians.cos(), radians.sin()
     centre = [(n.numel() - 1) / 2 for n in (down, right)]
-    # where the centre of the first pixel comes from; the others follow in equal steps
+    # the source of the first pixel's centre; the sources of the others follow in equal steps
     first_down = down.numel() / 2 - cos * centre[0] - sin * centre[1]
     first_right = right.numel() / 2 - cos * centre[1] + sin * centre[0]
     a, b = to_fixed_point(cos), to_fixed_point(sin)
@@ -94,10 +95,12 @@ def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tens
 
 
 def to_fixed_point(value: Tensor) -> Tensor:
+    """Convert pixel positions to whole numbers of 1/65536 pixel."""
     return (value * FIXED_POINT_SCALE + 0.5).floor().long()
 
 
 def is_within(position: Tensor, size: int) -> Tensor:
+    """Mark pixel positions inside an image of this height or width."""
     return (position >= 0) & (position < size)
 
 
@@ -134,7 +137,7 @@ class Scale:
         return x.div_(self.unit).sub_(mean).div_(std)
 
 
-# what most papers do with images
+# the scale of images in most papers
 BYTES_TO_PLUS_MINUS_ONE = Scale(unit=255.0, mean=(0.5,), std=(0.5,))
 
 
@@ -248,7 +251,7 @@ class DeviceSamples(Samples):
 
     source: Samples = Samples(torch.empty(0), torch.empty(0))
     compute: Compute = ON_CPU
-    key: Key | None = None  # key in the cache; without it, examples leave the device with the job
+    key: Key | None = None  # key in the cache; without one, examples are dropped after the job
 
     @property
     def device(self) -> torch.device:
@@ -260,7 +263,7 @@ class DeviceSamples(Samples):
 
     @cached_property
     def resident(self) -> Tensor | None:
-        """All selected examples on the device, as stored; None if they do not fit."""
+        """All selected examples on the device, as stored; None if they exceed RESIDENT_BYTES."""
         each = self.x[:1].nbytes
         if each * len(self) > RESIDENT_BYTES:
             return None
@@ -305,7 +308,7 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def place_samples(samples: Samples, compute: Compute, key: Key | None = None) -> Samples:
     """Return the samples on the job's device; on the CPU, return the same object.
 
-    With a ``key``, they stay on the device for later jobs while there is room.
+    With a ``key``, they stay in the device's cache for later jobs.
     """
     if compute.is_cpu:
         return samples

@@ -47,6 +47,7 @@ class MetricInfo:
         return back(sum(there(v) * n for v, n in known) / sum(n for _, n in known))
 
     def format(self, value: float | None) -> str:
+        """Format a value of this metric for people."""
         if value is None:
             return "–"
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
@@ -70,5 +71,5 @@ METRICS = {
 
 
 def get_metric_info(name: str) -> MetricInfo:
-    """Describe a metric that a run has recorded; a user's own metric is averaged over clients."""
+    """Return how a recorded metric is averaged and shown; a user's own metric is a plain mean over clients."""
     return METRICS.get(name) or MetricInfo(name)

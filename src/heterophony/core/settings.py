@@ -109,10 +109,12 @@ def resolve_hints(cls: type) -> dict[str, Any]:
 
 
 def is_required(f: dataclasses.Field[Any]) -> bool:
+    """Return True if a setting has no default."""
     return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
 
 
 def is_of_type(value: object, hint: Any) -> bool:
+    """Return True if a setting's value has the type of its hint; a whole number is also a valid float."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     kinds = list_admitted_types(hint)
@@ -128,6 +130,7 @@ def list_admitted_types(hint: Any) -> tuple[type, ...]:
 
 
 def describe_type(hint: Any) -> str:
+    """Describe the values that a setting may have: ``must be a whole number``."""
     if get_origin(hint) is Literal:
         return "must be one of " + ", ".join(map(str, get_args(hint)))
     kinds = [k for k in list_admitted_types(hint) if k is not NoneType]
@@ -135,11 +138,13 @@ def describe_type(hint: Any) -> str:
 
 
 def suggest_choice(value: object, hint: Any) -> str:
+    """Suggest the choice of a setting that is most similar to a wrong value."""
     is_choice = get_origin(hint) is Literal and isinstance(value, str)
     return suggest_similar(str(value), map(str, get_args(hint))) if is_choice else ""
 
 
 def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
+    """Return True if a number is within the limits of its setting."""
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     return (
         (value - value == 0 or (value == inf and bool(f.metadata.get("infinite"))))  # no NaN

@@ -1,4 +1,4 @@
-"""Split any module into base and head, and verify that the two compute what the module computes."""
+"""Split any module into base and head, and verify that both together compute the same as the module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cut:
     ``index``: a ``Sequential`` is cut before a layer. ``replace``: the child called last becomes the
     head, and an ``Identity`` takes its place. ``trace``: the head is a child and all that follows it.
     ``whole``: the module is the base, and nothing follows it. ``logits``: the module returns an object
-    that has the logits.
+    with an attribute ``logits``.
     """
 
     head: str | int
@@ -36,7 +36,7 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What is needed to compare a net with the module that it was split from."""
+    """The data needed to compare a net with the module that it was split from."""
 
     cut: Cut
     traced: nn.Module | None = None  # the module, which shares its parameters with the net
@@ -51,14 +51,18 @@ class Origin:
 
 
 class Logits(nn.Module):
-    """Calls a module that returns an object, as those of transformers do, and returns its logits."""
+    """Calls a module that returns an object, as models of transformers do, and returns its logits.
+
+    GoogLeNet and Inception return such an object only in training, and a tensor in evaluation.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        logits: Tensor = self.module(*args, **kwargs).logits
+        output = self.module(*args, **kwargs)
+        logits: Tensor = getattr(output, "logits", output)
         return logits
 
 
@@ -126,13 +130,14 @@ def find_cut(
     paths = {k for k, _ in module.named_modules(remove_duplicate=False) if k}
     if not isinstance(head, str) or head not in paths:
         raise ConfigError(
-            f"{type(module).__name__} has no child '{head}' to be the head"
+            f"{type(module).__name__} has no child '{head}' to use as the head"
             f"{suggest_or_list(str(head), children)}"
         )
     return choose_way(module, head, None if example is None else record_calls(module, example))
 
 
 def cut_at_index(names: list[str], head: str | int) -> Cut:
+    """Cut a ``Sequential`` before a layer; raise ConfigError if a part would be empty."""
     at = head if isinstance(head, int) else names.index(head)
     if not 0 < (at + len(names) if at < 0 else at) < len(names):
         raise ConfigError(
@@ -154,7 +159,7 @@ def find_last_child(module: nn.Module, example: Tensor | None) -> Cut:
     head = next((path for path in reversed(called) if path in paths), paths[-1])
     cut = choose_way(module, head, record)
     if not has_parameters(cut_module(deepcopy(module), cut).base):
-        raise refuse(module, f"nothing with parameters comes before '{head}'")
+        raise make_split_error(module, f"nothing with parameters comes before '{head}'")
     return cut
 
 
@@ -207,13 +212,13 @@ def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
     except UntraceableError as error:
         if record is None or record.ends_with(head):  # both are called to verify this
             return Cut(head, "replace")
-        raise refuse(module, str(error)) from None
+        raise make_split_error(module, str(error)) from None
     try:
         if is_last_operation(graph, head):
             return Cut(head, "replace")
         cut_graph(copy, graph, head)
     except UntraceableError as error:
-        raise refuse(module, str(error)) from None
+        raise make_split_error(module, str(error)) from None
     return Cut(head, "trace")
 
 
@@ -253,8 +258,8 @@ def find_verified_cut(module: nn.Module, example: Tensor, needs_head: bool) -> C
 
 
 def returns_logits(module: nn.Module, example: Tensor) -> bool:
-    """Return True if a module returns an object that has the logits, as those of transformers do."""
-    output = call_any_module(deepcopy(module), example)
+    """Return True if a module returns an object with logits in training, as models of transformers do."""
+    output = call_any_module(deepcopy(module).train(), example)
     return isinstance(getattr(output, "logits", None), Tensor)
 
 
@@ -262,7 +267,7 @@ def returns_logits(module: nn.Module, example: Tensor) -> bool:
 
 
 def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
-    """Check that module and net compute the same bits, in training and in evaluation.
+    """Raise ConfigError unless module and net compute the same bits, in training and in evaluation.
 
     Copies are called, with the same random draws, so running statistics do not change.
     """
@@ -271,10 +276,12 @@ def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
         try:
             given = call_module(deepcopy(net).train(mode), example)
         except ConfigError:
-            raise refuse(module, "base and head do not fit together") from None
+            raise make_split_error(
+                module, "base and head cannot be called one after the other"
+            ) from None
         if not have_same_bits(expected, given):
             when = "training" if mode else "evaluation"
-            raise refuse(module, f"base and head compute something different in {when}")
+            raise make_split_error(module, f"base and head compute something different in {when}")
 
 
 def verify_origin(net: Net, example: Tensor) -> None:
@@ -311,7 +318,7 @@ def call_any_module(module: nn.Module, example: Tensor) -> Any:
         record = find_record(module)
         shape = record.describe() if record else "×".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ConfigError(f"{name} cannot take examples of {shape}: {reason}") from None
+        raise ConfigError(f"{name} cannot process examples of {shape}: {reason}") from None
     return output
 
 
@@ -321,15 +328,17 @@ def have_same_bits(a: Tensor, b: Tensor) -> bool:
     return same and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def refuse(module: nn.Module, reason: str) -> ConfigError:
+def make_split_error(module: nn.Module, reason: str) -> ConfigError:
     """Return the error for a module that cannot be split."""
     return ConfigError(f"cannot split {type(module).__name__}: {reason}; {ADVICE}")
 
 
 def has_parameters(module: nn.Module) -> bool:
+    """Return True if a module or one of its children has parameters."""
     return any(True for _ in module.parameters())
 
 
 def set_submodule(module: nn.Module, path: str, new: nn.Module) -> None:
+    """Replace the child at this path."""
     parent, _, name = path.rpartition(".")
     setattr(module.get_submodule(parent), name, new)

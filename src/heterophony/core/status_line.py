@@ -19,7 +19,7 @@ from .files import clean_text
 STDERR = Console(stderr=True)
 LOG_SECONDS = 30.0  # seconds between two lines in a log
 NOTEBOOK_SECONDS = 0.5  # seconds between two changes of the line in a notebook
-PATIENCE_SECONDS = 2.0  # seconds at a terminal until slow work is named
+PATIENCE_SECONDS = 2.0  # seconds at a terminal until slow work is announced
 
 Describe = Callable[[], str]  # describes the current work; empty if there is none
 
@@ -99,7 +99,7 @@ class NotebookLine:
 
 @contextmanager
 def name_slow_work(what: str) -> Iterator[None]:
-    """Show what is being done if it takes longer than 2 seconds (terminal) or 30 seconds (log)."""
+    """Show a status line while the block runs, after 2 seconds (terminal) or 30 seconds (log)."""
     begun = time.monotonic()
     patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS
     lines = LogLines(lambda: f"{what}, {format_seconds(time.monotonic() - begun)} so far", patience)

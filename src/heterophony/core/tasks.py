@@ -144,7 +144,7 @@ class Metric:
 
 
 def compute_balanced_accuracy(output: Tensor, y: Tensor) -> float:
-    """Average the accuracies of the classes that the client has."""
+    """Average the accuracy over the classes that occur in the client's examples."""
     right = (output.argmax(1) == y).double()
     return float(torch.stack([right[y == c].mean() for c in y.unique()]).mean())
 
@@ -182,10 +182,12 @@ def compute_auc(output: Tensor, y: Tensor) -> float:
 
 
 def compute_mae(output: Tensor, y: Tensor) -> float:
+    """Compute the mean absolute error over all targets."""
     return float((output.reshape(y.shape).double() - y).abs().mean())
 
 
 def compute_rmse(output: Tensor, y: Tensor) -> float:
+    """Compute the root of the mean squared error over all targets."""
     return math.sqrt(float((output.reshape(y.shape).double() - y).square().mean()))
 
 
@@ -197,6 +199,7 @@ def compute_r2(output: Tensor, y: Tensor) -> float:
 
 
 def compute_perplexity(output: Tensor, y: Tensor) -> float:
+    """Compute the perplexity over all tokens that are not padding."""
     flat = output.double().flatten(0, -2)
     return math.exp(float(cross_entropy(flat, y.flatten(), ignore_index=IGNORED_TOKEN)))
 
@@ -249,10 +252,10 @@ def choose_metrics(
 
 
 def name_function(function: MetricFunction, key: str) -> str:
-    """Return the name of a user's metric; raise ConfigError if the function has no proper name."""
+    """Return the name of a user's metric; raise ConfigError if it is no identifier or a built-in metric."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:
         raise ConfigError(f"{key}: a metric needs a name; define it with `def`, not as {name}")
     if name in METRICS:
-        raise ConfigError(f"{key}: '{name}' is the name of a metric; choose another name")
+        raise ConfigError(f"{key}: '{name}' is a built-in metric; give the function another name")
     return name

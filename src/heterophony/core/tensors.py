@@ -158,7 +158,7 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def mark_given(net: nn.Module) -> None:
-    """Mark the parameters that are frozen now as given, before training freezes and thaws others."""
+    """Mark the parameters that are frozen now as given, before training freezes and unfreezes others."""
     for p in net.parameters():
         if not p.requires_grad:
             setattr(p, GIVEN_MARK, True)
@@ -170,14 +170,14 @@ def is_given(tensor: Tensor) -> bool:
 
 
 def copy_net(net: Module) -> Module:
-    """Return a copy of the net that has the given parameters in common with it, as nobody changes them."""
+    """Return a copy of the net that shares the memory of the given parameters, which never change."""
     memo: Memo = {id(p): share_memory(p) for p in net.parameters() if is_given(p)}
     copied: Any = copy_part(net, memo)
     return copied  # type: ignore[no-any-return]
 
 
 def share_memory(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a given parameter with the same memory, which may move to a device without the first."""
+    """Return a second given parameter in the same memory; either can move to a device without the other."""
     shared = nn.Parameter(parameter.detach(), requires_grad=False)
     setattr(shared, GIVEN_MARK, True)
     return shared
@@ -226,24 +226,25 @@ def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def list_moves(up: Tensors, received: Tensors) -> list[str]:
-    """List the names whose change a reply reports: floating-point tensors that the client received."""
+    """List the names of a reply's tensors that have a move: floating-point tensors that the client received."""
     return [k for k, v in up.items() if k in received and is_movable(v, received[k])]
 
 
 def is_movable(after: Tensor, before: Tensor) -> bool:
+    """Return True if training can move a tensor: it is floating-point, and its shape is unchanged."""
     return after.is_floating_point() and after.shape == before.shape
 
 
 def compute_moves(up: Tensors, received: Tensors) -> Tensors:
-    """Compute the change of each of these tensors, in float64."""
+    """Compute the move of each tensor of a reply: its change since the client received it, in float64."""
     return Tensors({k: up[k].double() - received[k].double() for k in list_moves(up, received)})
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Return the tensors of a reply with these changes; everything else in the reply is kept."""
+    """Return the tensors of a reply with these moves instead of its own; its other tensors are unchanged."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 
 def compute_norm(moves: Tensors) -> float:
-    """Return the Euclidean norm of all changes as one vector."""
+    """Return the Euclidean norm of all moves as one vector."""
     return float(sum(float(v.square().sum()) for v in moves.values()) ** 0.5)

@@ -16,7 +16,7 @@ CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creat
 
 
 class UntraceableError(Exception):
-    """The operations cannot be recorded or cut; the message has the reason."""
+    """The operations cannot be recorded or cut; the message says why."""
 
 
 class ByMode(nn.Module):
@@ -67,7 +67,7 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
     A value that differs between training and evaluation becomes a ``ByMode``, added to the module.
     """
     if find_record(module) is not None:
-        raise UntraceableError("its forward takes several inputs")
+        raise UntraceableError("its forward has several inputs")
     parents = [p.split(".")[:-1] for p in paths]
     opened = frozenset(".".join(p[: i + 1]) for p in parents for i in range(len(p)))
     modes = {m: m.training for m in module.modules()}
@@ -75,7 +75,7 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
     try:
         training = ChildTracer(opened).trace(module.train())
         evaluation = ChildTracer(opened).trace(other.eval())
-    except Exception as error:  # a forward does anything with the stand-ins for its tensors
+    except Exception as error:  # a forward may do anything with the stand-ins for its tensors
         reason = str(error).strip().split("\n")[0]
         raise UntraceableError(f"torch.fx cannot follow its forward ({reason})") from None
     finally:
@@ -190,7 +190,7 @@ def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
     if get_output(graph) not in after:
         raise UntraceableError(f"its output does not depend on '{head}'")
     if crossing != set(inputs):
-        raise UntraceableError(f"what follows '{head}' also uses values from before it")
+        raise UntraceableError(f"operations after '{head}' also use values from before it")
     return inputs[0], after
 
 

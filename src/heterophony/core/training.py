@@ -55,7 +55,7 @@ class Optimizer(ABC):
 
 
 def part_by_dtype(named: Tensors) -> list[list[str]]:
-    """Group the names by dtype: the kernels take one dtype at a time."""
+    """Group the names of parameters by dtype: a call of a kernel accepts only one dtype."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():
         parts.setdefault(v.dtype, []).append(name)
@@ -179,7 +179,7 @@ class OwnOptimizer(Optimizer):
         kept: Tensors,
         factor: float = 1.0,
     ) -> None:
-        """``kept`` has the tensors to start with, as in ``square_avg/head.weight``."""
+        """``kept`` has the initial state, by names such as ``square_avg/head.weight``."""
         super().__init__(named, how, rates, factor)
         assert how.own_optimizer is not None
         groups = [{"params": [named[k] for k in names], "lr": lr} for lr, names in self.groups]
@@ -291,7 +291,7 @@ class Training:
     )
 
     def __post_init__(self) -> None:
-        take_own_functions(self)
+        move_own_functions(self)
         values = {f.name: getattr(self, f.name) for f in list_settings(Training)}
         # not a field: copies made by ``replace`` have all settings given
         object.__setattr__(self, "_given", {k: v for k, v in values.items() if v is not None})
@@ -328,14 +328,14 @@ class Training:
         return Training(lr=lr, momentum=0.0, weight_decay=0.0, **length)
 
     def list_changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """List the given settings after applying some changes.
+        """Return the settings that the user gave, after some changes.
 
         If the changes choose another optimiser or schedule, settings that it does not use are left out.
         """
         given = dict(vars(self)["_given"])
         for key, choices in CHOICES.items():
             used = choices.get(str(changes.get(key, given[key])), {})
-            for name in list_dependent(choices):
+            for name in list_choice_settings(choices):
                 if name not in used:
                     given.pop(name, None)
         return {**given, **changes}
@@ -358,10 +358,10 @@ class Training:
         return self.own_optimizer is not None or self.own_schedule is not None
 
 
-def take_own_functions(training: Training) -> None:
+def move_own_functions(training: Training) -> None:
     """If the optimiser or schedule is a function, move it to its own field.
 
-    Settings that only named choices use are then refused.
+    Raise ConfigError for settings that only the built-in optimisers or schedules use.
     """
     for key, choices in CHOICES.items():
         chosen, usual = getattr(training, key), next(iter(choices))
@@ -372,7 +372,7 @@ def take_own_functions(training: Training) -> None:
                 f"{key}: must be one of {', '.join(choices)}, or a function, not a"
                 f" {type(chosen).__name__}"
             )
-        used = [n for n in list_dependent(choices) if n != "lr"]
+        used = [n for n in list_choice_settings(choices) if n != "lr"]
         used += ["warmup"] if key == "schedule" else []
         for name in used:
             if getattr(training, name):
@@ -383,13 +383,13 @@ def take_own_functions(training: Training) -> None:
             object.__setattr__(training, "momentum", 0.0)
 
 
-def list_dependent(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """List the settings that only some of the choices use."""
+def list_choice_settings(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """List every setting of every choice, such as those of all optimisers in OPTIMIZER_SETTINGS."""
     return list(dict.fromkeys(name for used in choices.values() for name in used))
 
 
 def check_betas(training: Training) -> None:
-    """Check the two numbers, which a file stores as a list."""
+    """Raise ConfigError unless ``betas`` is a pair of valid numbers; store a list from a file as a tuple."""
     betas: Any = training.betas
     if betas is None:
         return
@@ -405,7 +405,7 @@ def check_all_used(training: Training) -> None:
     """Raise ConfigError for a setting that the chosen optimiser or schedule does not use."""
     for key, choices in CHOICES.items():
         chosen = getattr(training, key)
-        for name in list_dependent(choices):
+        for name in list_choice_settings(choices):
             if name not in choices[chosen] and getattr(training, name) is not None:
                 users = " or ".join(f"'{k}'" for k, used in choices.items() if name in used)
                 raise ConfigError(

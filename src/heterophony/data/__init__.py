@@ -5,7 +5,7 @@
 - ``packing.py``       packs examples that are dicts, tuples or sequences of different lengths
 - ``source.py``        ``Source``: a data set before it is partitioned
 - ``partitions/``      rules that decide which client holds which examples
-- ``partitioning.py``  makes a federation of a data set and a partition; holds out validation examples
+- ``partitioning.py``  makes a federation from a data set and a partition; holds out validation examples
 - ``folders.py``       reads data that each client has in its own folder; exports federations
 - ``federation.py``    ``Federation``: the clients and their data, how to store and open them, and
   measures of how different the clients' labels are

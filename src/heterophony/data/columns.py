@@ -1,7 +1,7 @@
 """The columns of a table as network input: categories become inputs of 0 and 1, missing numbers the median.
 
-What is filled in, and which categories have an input, is fitted on training rows only. A trained
-model applies the same rules to new rows.
+The medians, and the categories that become inputs, are fitted on training rows only. A trained
+model applies them to new rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """The number of inputs that the column becomes."""
+        """The number of network inputs that the column becomes."""
         return len(self.categories) or 1
 
 
@@ -39,7 +39,7 @@ class Columns(tuple[Column, ...]):
     """The columns of a table, in order."""
 
     def accepts(self, rows: Any) -> bool:
-        """Return True if these are rows of a table rather than inputs; False if there are no columns."""
+        """Return True if these are rows of a table rather than encoded inputs; False without columns."""
         listed = isinstance(rows, list | tuple) and bool(rows)
         named = isinstance(rows, Mapping) or is_frame(rows)
         return bool(self) and (named or (listed and all(isinstance(r, Mapping) for r in rows)))
@@ -56,14 +56,14 @@ class Columns(tuple[Column, ...]):
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if a cell holds no value."""
+    """Return True if a cell of a table holds no value."""
     if isinstance(value, str):
         return value.strip().casefold() in MISSING_WORDS
     return type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and isnan(value))
 
 
 def parse_number(value: Any) -> float | None:
-    """Return the number in a cell, or None if it is text."""
+    """Return the number in a cell of a table, or None if the cell is text."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDA
 
 
 def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
-    """Return the inputs of one column of new rows, by the rules that were fitted in training."""
+    """Return the inputs of one column of new rows, as fitted in training."""
     given = [None if is_missing(cell) else cell for cell in cells]
     if column.categories:
         texts = [None if cell is None else str(cell).strip() for cell in given]

@@ -1,4 +1,4 @@
-"""The clients of a run and their data: one pool of examples, and the rows of it that each client has."""
+"""The clients of a run and their data: one pool of examples, and each client's rows of this pool."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Federation:
     transform: transforms.Transform | None = None
     skew: transforms.Skew | None = None  # alters each client's examples
     new: tuple[str, ...] = ()  # clients that join after training and are not used before
-    # rows of all clients; empty if none are held out
+    # client -> rows of the pool; empty if no examples are held out
     validation: Mapping[str, Tensor] = field(default_factory=dict)
     task: TaskName = "classification"
     remark: str = ""  # differences from the published data set of the same name
@@ -104,7 +104,7 @@ class Federation:
         return tuple(self.x.shape[1:])
 
     def take_examples(self, count: int) -> Tensor:
-        """Return a few training examples as network input."""
+        """Return up to ``count`` training examples of the first client as network input."""
         samples = self.samples(self.clients[0], "train")
         return samples.batch(torch.arange(min(count, len(samples))))[0]
 
@@ -187,10 +187,10 @@ class Federation:
         return replace(self, new=tuple(clients[i] for i in sorted(drawn)))
 
     def encode_table(self) -> Federation:
-        """Return the same federation with the rows of its table as network input.
+        """Return the same federation with its table encoded as network input.
 
-        What replaces missing values, and which categories have an input, is fitted on the training
-        rows of the clients that train.
+        The replacements of missing numbers, and the categories that become inputs, are fitted on the
+        training rows of the clients that train.
         """
         if not self.columns:
             return self
@@ -231,7 +231,7 @@ class Federation:
     def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
         """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``.
 
-        ``nets`` are the names of the clients' nets, where they differ; JSON has them, too.
+        ``nets`` has the name of each client's net, if nets differ; only JSON stores it.
         """
         shares = {c: Share(self.train[c].numpy(), self.test[c].numpy(), c) for c in self.train}
         for c, rows in self.validation.items():
@@ -245,7 +245,7 @@ class Federation:
         return {"x": self.x.numpy(), "y": self.y.numpy(), "rows": torch.cat(rows).numpy()}
 
     def about(self) -> str:
-        """Return as JSON everything to store that is not in the arrays."""
+        """Return, as JSON, everything to store in addition to the arrays."""
         content = {
             "name": self.name,
             "labels": self.labels,
@@ -334,9 +334,11 @@ def jensen_shannon(counts: LabelCounts) -> FloatArray:
 
 
 def normalise_counts(counts: LabelCounts) -> FloatArray:
+    """Convert label counts to proportions; counts that are all 0 stay 0."""
     totals = counts.sum(axis=-1, keepdims=True)
     return np.asarray(counts / np.maximum(totals, 1))
 
 
 def compute_entropy_bits(p: FloatArray) -> FloatArray:
+    """Compute the entropy of label distributions, in bits."""
     return np.asarray(-np.sum(p * np.log2(np.where(p > 0, p, 1.0)), axis=-1) + 0.0)

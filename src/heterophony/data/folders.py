@@ -1,4 +1,4 @@
-"""Folders of clients: read one, or write a federation in the formats of other platforms."""
+"""Read data that clients have in their own folders; write federations in other platforms' formats."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def find_client_data(
 ) -> dict[str, Path]:
     """Find the folder or file of each named client; without names, those of all clients.
 
-    ``alone`` names the client if ``path`` itself holds the data of a single one.
+    ``alone`` is the client's name if ``path`` itself holds the data of a single client.
     """
     path = path.expanduser()
     if not path.exists():
-        raise DataError(f"there is no {path}; name a folder with data, or an .npz file")
+        raise DataError(f"there is no {path}; give the path of a folder with data or an .npz file")
     if is_single_client(path):
         if alone is None or len(names) > 1:
             raise DataError(
                 f"{path} holds the data of one client;"
-                " name a folder with one folder or .npz file per client"
+                " give the path of a folder with one folder or .npz file per client"
             )
         return {check_plain_name(names[0] if names else alone): path}
     paths = list_client_paths(path)
@@ -204,6 +204,7 @@ def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[n
 
 
 def format_shape(shape: Iterable[int]) -> str:
+    """Return the shape of an example as text, as in ``3×32×32``."""
     return "×".join(map(str, shape))
 
 
@@ -323,6 +324,7 @@ def list_leaf_examples(federation: Federation, x: NDArray[Any]) -> list[Any]:
 
 
 def list_leaf_labels(federation: Federation, y: NDArray[Any]) -> list[Any]:
+    """Return labels in LEAF's format: characters if the examples are text, else numbers."""
     if federation.labels == LABELS:
         return [ALPHABET[i] for i in y]
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -376,7 +378,7 @@ def export_huggingface(federation: Federation, folder: Path) -> None:
 
 
 def encode_png(example: NDArray[np.uint8]) -> bytes:
-    """Return an image C×H×W as a PNG file."""
+    """Encode an image C×H×W as the bytes of a PNG file."""
     from PIL import Image
 
     whole = io.BytesIO()

@@ -17,7 +17,7 @@ Values = NDArray[Any] | list[NDArray[Any]]  # a list: sequences of different len
 
 
 def find_form(x: Any, count: int) -> Form | None:
-    """Return which kind of packed example these are; None if they are one plain array."""
+    """Return the form in which examples are packed; None for a plain array, which needs no packing."""
     if isinstance(x, Mapping):
         return "dict"
     if isinstance(x, tuple) and x and all(hasattr(v, "__len__") and len(v) == count for v in x):
@@ -58,7 +58,7 @@ def pack_examples(parts: Sequence[Any], counts: Sequence[int]) -> tuple[NDArray[
 
 
 def name_arrays(x: Any, form: Form) -> dict[str, Any]:
-    """Return the arrays of examples by name."""
+    """Return the arrays of packed examples by name: the keys of a dict, the positions of a tuple."""
     if form == "dict":
         if not isinstance(x, Mapping) or not x or not all(isinstance(k, str) for k in x):
             raise DataError("x: must be a dict of arrays by name in every part, or in none")
@@ -71,6 +71,7 @@ def name_arrays(x: Any, form: Form) -> dict[str, Any]:
 
 
 def check_count(name: str, values: Any, count: int) -> None:
+    """Raise DataError if an array does not have one example per label."""
     if not hasattr(values, "__len__") or len(values) != count:
         found = len(values) if hasattr(values, "__len__") else "no"
         raise DataError(f"x: '{name}' has {found} examples, but there are {count} labels")
@@ -97,7 +98,7 @@ def join_values(name: str, parts: Sequence[Any]) -> Values:
 
 
 def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert numbers to one of the types that are stored."""
+    """Convert numbers to a type that packed examples can have: bytes, bool, int64 or float32."""
     if values.dtype in (np.uint8, np.bool_):
         return values
     if np.issubdtype(values.dtype, np.integer):
@@ -110,7 +111,7 @@ def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an array; the channels of images of bytes are moved to the front."""
+    """Convert the type of an array, and move the channels of byte images to the front."""
     values = convert_type(name, values)
     if 0 in values.shape[1:]:
         raise DataError(f"x: '{name}' is {'×'.join(map(str, values.shape))}: it has no values")
@@ -122,6 +123,7 @@ def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def describe_field(name: str, values: Values) -> Field:
+    """Return the record field of one input: its name, type and shape."""
     if isinstance(values, np.ndarray):
         return Field(name, str(values.dtype), values.shape[1:])
     longest = max(len(v) for v in values)
@@ -144,7 +146,10 @@ def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
 
 
 def name_masks(fields: Sequence[Field], lengths: Mapping[str, list[int]]) -> tuple[Field, ...]:
-    """Return the name of each sequence's mask: one mask if all have the same lengths, none if it is given."""
+    """Add to each sequence field the name of its mask; sequences of the same lengths share one.
+
+    If the data include a mask, the fields are returned unchanged.
+    """
     if any(f.name == MASK for f in fields):
         return tuple(fields)
     same = len({tuple(n) for n in lengths.values()}) == 1

@@ -19,7 +19,7 @@ from ..core.tasks import IGNORED_TOKEN
 from .columns import Columns, is_missing
 
 MAX_CLASSES = 1 << 20
-GROUPS = 10  # number of equal groups of targets, to partition a regression by
+GROUPS = 10  # a regression's targets are cut into this many groups for partitions by label
 
 
 def parse_targets(
@@ -84,10 +84,11 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
 def number_text_labels(
     texts: Sequence[Any], classes: int | Sequence[str] | None, where: str
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Number labels that are names of classes: in the given order, else sorted; also return the names."""
+    """Number text labels by the given class names, else by their sorted order; also return the names."""
     if isinstance(classes, int):
         raise ConfigError(
-            f"data.classes: the labels of {where} are names; list the names, or remove data.classes"
+            f"data.classes: is a number ({classes}), but the labels of {where} are names; list the"
+            " names, or remove data.classes"
         )
     names = list(classes or sorted(set(texts)))
     positions = {name: i for i, name in enumerate(names)}
@@ -120,7 +121,7 @@ def check_labels_given(labels: Sequence[Any], where: str) -> None:
 
 
 def name_odd_label(y: NDArray[Any]) -> str:
-    """Describe the first label that is not a whole number."""
+    """Describe the first label that is not a whole number, for the error message."""
     if y.ndim != 1 or not y.size:
         return ""
     numbers = np.issubdtype(y.dtype, np.floating)
@@ -129,7 +130,7 @@ def name_odd_label(y: NDArray[Any]) -> str:
 
 
 def suggest_task(y: NDArray[Any]) -> str:
-    """Name the tasks for which such targets can be used."""
+    """Return a hint for the error message: the values of ``data.task`` that allow such targets."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
         return "; for numbers set task='regression' (data.task)"
     if y.ndim == 2:
@@ -138,13 +139,14 @@ def suggest_task(y: NDArray[Any]) -> str:
 
 
 def number_names(count: int) -> tuple[str, ...]:
+    """Return the default names of classes or targets: 0, 1, …"""
     return tuple(str(i) for i in range(count))
 
 
 def choose_target_names(
     names: tuple[str, ...], task: TaskName, classes: int | Sequence[str]
 ) -> tuple[str, ...]:
-    """Replace the names of a task's targets by those that a user gave."""
+    """Return the names of labels or tokens that the user gave; raise ConfigError if there are too few."""
     if task == "regression":
         raise ConfigError("data.classes: a regression has no classes; remove it")
     given = number_names(classes) if isinstance(classes, int) else tuple(classes)
@@ -307,7 +309,7 @@ def parse_client_name(value: Any, where: str) -> str:
 
 
 def check_client_name(name: str, where: str) -> str:
-    """Return the name, or raise an error if it is not allowed for a client."""
+    """Return the name; raise DataError if it is not allowed for a client."""
     if name == POOLED_CLIENT:
         raise DataError(f"{where}: '{name}' stands for all clients together; rename the client")
     try:
@@ -318,7 +320,7 @@ def check_client_name(name: str, where: str) -> str:
 
 
 def check_names_on_boards(names: Iterable[str]) -> None:
-    """Refuse names that cannot appear in topics, certificates and commands; simulations accept any."""
+    """Raise DataError if a client's name cannot appear in topics, certificates and commands of boards."""
     for name in names:
         if not NAME_PATTERN.fullmatch(name):
             raise DataError(
@@ -327,14 +329,14 @@ def check_names_on_boards(names: Iterable[str]) -> None:
 
 
 def check_plain_name(name: str) -> str:
-    """Return the name, or raise an error if it is not allowed for a client with its own folder."""
+    """Return the name; raise DataError if it is not allowed for a client with its own folder."""
     if not NAME_PATTERN.fullmatch(name):
         raise DataError(f"'{name}' cannot be a client's name; {NAME_RULE}")
     return name
 
 
 def name_own_clients(own: Iterable[tuple[object, T]]) -> dict[str, T]:
-    """Return the data of each client by its name as text, in natural order; raise if two have one name."""
+    """Map the clients' names, as text and in natural order, to their data; raise DataError for a duplicate."""
     by_name: dict[str, T] = {}
     for client, held in own:
         name = parse_client_name(client, "clients")

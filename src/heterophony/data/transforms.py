@@ -39,7 +39,7 @@ class Transform:
 
 
 def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-100, and Tiny ImageNet at 32x32; training and test constants differ, as in the paper."""
+    """Return the transform of FedAvg2Rep's paper for 32x32 images; its training and test constants differ."""
     if shape != (3, 32, 32):
         raise make_shape_error("fedavg2rep", "3x32x32", shape)
     train = Scale(255.0, (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -48,7 +48,7 @@ def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
 
 
 def feddecomp(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-10 without augmentation; CIFAR-100 and Tiny ImageNet with it, the latter without crops."""
+    """Return FedDecomp's transform: CIFAR-10 is not augmented, and Tiny ImageNet is not cropped."""
     if shape not in ((3, 32, 32), (3, 64, 64)):
         raise make_shape_error("feddecomp", "3x32x32 or 3x64x64", shape)
     if shape == (3, 32, 32) and classes <= 10:
@@ -85,6 +85,7 @@ def build_transform(name: str, x: Tensor, classes: int, frozen: bool = False) ->
 
 
 def make_shape_error(name: str, wanted: str, shape: tuple[int, ...]) -> DataError:
+    """Return the error for examples whose shape a transform does not support."""
     actual = "x".join(map(str, shape))
     return DataError(
         f"data.transform = '{name}' needs colour images of {wanted}, not examples of {actual};"
@@ -102,6 +103,7 @@ class Rotation(SeededRule):
     degrees: float = setting(45.0, "the largest angle", low=0, high=180)
 
     def check_examples(self, x: Tensor) -> None:
+        """Raise DataError if the examples are not images."""
         if x.dim() != 4:
             raise DataError(
                 f"data.feature_skew.kind = 'rotation' needs images, not examples of shape "
@@ -109,12 +111,13 @@ class Rotation(SeededRule):
             )
 
     def draw_angle(self, client: str) -> float:
+        """Draw the angle, in degrees, by which a client's images are rotated."""
         return float(
             make_generator(self.seed, "rotation", client).uniform(-self.degrees, self.degrees)
         )
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Rotate the images with bilinear interpolation; values outside their edges are 0."""
+        """Rotate the images with bilinear interpolation; pixels from outside the image are 0."""
         a, aspect = radians(self.draw_angle(client)), x.shape[3] / x.shape[2]
         # the grid spans -1 … 1 along both sides: an image that is not square must not be sheared
         matrix = torch.tensor([[cos(a), -sin(a) / aspect, 0.0], [sin(a) * aspect, cos(a), 0.0]])
@@ -131,17 +134,21 @@ class Rotation(SeededRule):
 class Noise(SeededRule):
     """Add Gaussian noise to each client's examples, with a deviation drawn up to ``level``."""
 
-    level: float = setting(0.2, "the largest standard deviation; 1: from black to white", low=0)
+    level: float = setting(
+        0.2, "the largest standard deviation; 1 is the range from black to white", low=0
+    )
 
     def check_examples(self, x: Tensor) -> None:
+        """Raise DataError if the examples are tokens."""
         if x.dtype != torch.uint8 and not x.is_floating_point():
             raise DataError("data.feature_skew.kind = 'noise' needs images or numbers, not tokens")
 
     def draw_deviation(self, client: str) -> float:
+        """Draw the standard deviation of a client's noise."""
         return float(make_generator(self.seed, "noise", client).uniform(0, self.level))
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Add the noise, which is drawn once, so that it is the same in every epoch."""
+        """Add the same noise in every epoch: it depends only on seed, client and part."""
         draw = make_generator(self.seed, "noise", client, part)
         deviation = unit * self.draw_deviation(client)
 
@@ -170,7 +177,7 @@ def describe_skew(how: Skew) -> dict[str, Any]:
 
 
 def restore_dtype(x: Tensor, like: Tensor, unit: float) -> Tensor:
-    """Convert altered examples back to their stored type."""
+    """Convert examples that a skew has altered back to their stored type."""
     return x.clamp(0, unit).round().to(like.dtype) if like.dtype == torch.uint8 else x
 
 
@@ -182,7 +189,7 @@ class SkewedSamples(Samples):
 
     @cached_property
     def skewed(self) -> Tensor:
-        """All selected examples, altered."""
+        """All selected examples, altered by the skew."""
         return self.view(super().get_all_stored())
 
     def select_examples(self, at: Tensor) -> Samples:

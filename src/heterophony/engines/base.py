@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 3  # worker deaths on one job after which the run stops
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster the Ray engine uses, and what one job reserves there. It changes no result."""
+    """The cluster that the Ray engine uses, and what a job reserves there; neither changes a result."""
 
     address: str | None = setting(
         None,
@@ -47,7 +47,7 @@ class Cluster:
             r"[^:/]+:\d{1,5}", self.address
         ):
             raise ConfigError(
-                f"address: must be {AUTO_ADDRESS}, or host:port of its head, as in head:6379, not"
+                f"address: must be {AUTO_ADDRESS}, or a cluster's host:port, as in head:6379, not"
                 f" {self.address!r}"
             )
 
@@ -97,7 +97,7 @@ class Engine(ABC):
         """Release what the engine holds; ``kind`` is the error that stops the run, if any."""
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return the clients that can be given a job now, in the same order."""
+        """Return those of the clients that can be given a job now, in the same order."""
         return list(clients)
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Engine(ABC):
 
 
 def create_engine(spec: EngineSpec, plan: Plan, client_store: FolderClientStore) -> Engine:
-    """Create the engine of one run."""
+    """Create the engine that runs the jobs of one run."""
     module, cls_name = choose(ENGINES, spec.name, "engine.name").split(":")
     check_engine_installed(spec.name)
     engine: Engine = getattr(import_module(f".{module}", __package__), cls_name)(
@@ -160,7 +160,7 @@ def count_cores() -> int:
 
 
 def count_gpus(compute: accelerator.Compute) -> int:
-    """Return how many GPUs the workers of a run share: one if the device names it, otherwise all."""
+    """Return how many GPUs the workers of a run share: one if the device has an index, otherwise all."""
     if compute.device.index is not None:
         return 1
     return max(1, accelerator.count_devices(compute.device.type))

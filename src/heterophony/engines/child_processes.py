@@ -34,7 +34,7 @@ else:
 PIPE_CLOSED = EOFError, BrokenPipeError, ConnectionResetError
 SAFE_PATH_VARIABLE, SET_BY_US = "PYTHONSAFEPATH", "heterophony"
 START_ATTEMPTS = 5
-FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it
+FORK_SERVER_DIED = 255  # exit code that Python reports for a child whose fork server has exited
 PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # constants of Linux and glibc
 
 
@@ -76,7 +76,7 @@ def keep_sockets_in_own_folder() -> None:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Start Python processes that do not search the current folder first.
+    """Keep Python processes started inside the ``with`` block from searching the current folder first.
 
     Python starts them with ``-c``, which would search it first. Their ``sys.path`` becomes that of this
     process before they import anything of the user's.
@@ -95,7 +95,7 @@ def exit_if_script_is_imported() -> None:
     """Exit if this process is a child that still imports its parent's script; call this first.
 
     In that case the script starts children without ``if __name__ == "__main__":``. The parent reports
-    this in one line; without this check, Python would print a page for every child.
+    this in one line; without this check, Python would print a long traceback for every child.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)
@@ -148,7 +148,7 @@ class ChildProcess:
         return message
 
     def kill(self) -> None:
-        """Kill the process, as ``kill -9`` does."""
+        """Kill the child process, as ``kill -9`` does."""
         self.process.kill()
         self.wait_for_exit()
 

@@ -1,4 +1,4 @@
-"""What the fork server imports first: it collects no garbage, because everything that it imports stays."""
+"""Turn off garbage collection in the fork server, which imports this first: whatever it imports stays."""
 
 import gc
 

@@ -35,7 +35,7 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
-    memory_use: MemoryUse | None = None  # use of its GPU, after its last batch
+    memory_use: MemoryUse | None = None  # on its GPU, after its last batch
 
 
 class Pool(base.Engine):
@@ -83,6 +83,7 @@ class Pool(base.Engine):
             worker.process.join()
 
     def start_worker(self, i: int) -> Worker:
+        """Start worker process ``i`` on its share of the accelerator."""
         where = WorkerPlace.choose(self.compute, i, self.worker_count)
         return Worker(run_worker, *self.worker_arguments, where, dict(LOADED))
 
@@ -105,6 +106,7 @@ class Pool(base.Engine):
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Run jobs in batches on the workers; repeat the batches of workers that died."""
         batches = base.batch_by_plan(self.plan, self.compute, jobs, self.worker_count)
         waiting, deaths, disturbed = batches[::-1], Counter[int](), set[str]()
         remaining = len(jobs)
@@ -136,6 +138,7 @@ class Pool(base.Engine):
                 message.delete()
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
+        """Send a batch of jobs to an idle worker."""
         message = wire.JobBatch.encode(batch, self.encode)
         worker.batch = tuple(batch)
         sharing = WorkerPlace.choose(self.compute, self.workers.index(worker), self.worker_count)
@@ -155,8 +158,7 @@ class Pool(base.Engine):
         if deaths >= base.MAX_ATTEMPTS:
             raise EngineError(
                 f"client {job.client}, round {job.t}: {base.MAX_ATTEMPTS} workers died on this job"
-                f" (exit code {exit_code}); this may be lack of memory:"
-                " lower engine.workers"
+                f" (exit code {exit_code}), possibly because memory ran out; lower engine.workers"
             )
         i = self.workers.index(worker)
         self.workers[i] = self.start_worker(i)

@@ -43,7 +43,7 @@ class TensorMessage:
     content: bytes | str
 
     def decode(self) -> dict[str, Tensors]:
-        """Return the groups of tensors."""
+        """Decode the message to groups of tensors."""
         blob = self.content
         if isinstance(blob, str):
             with translate_disk_errors(Path(blob)):
@@ -51,7 +51,7 @@ class TensorMessage:
         return decode_groups(blob, finite=False)[0]
 
     def delete(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the message's file, if there is one."""
         if isinstance(self.content, str):
             Path(self.content).unlink(missing_ok=True)
 
@@ -79,6 +79,7 @@ class JobBatch:
 
     @classmethod
     def encode(cls, jobs: Sequence[Job], encode: EncodeOnce[TensorMessage | None]) -> JobBatch:
+        """Encode jobs for a worker; tensors that several jobs share are encoded once."""
         numbers = dict[tuple[int, int], int]()
         models, rows = list[tuple[TensorMessage | None, TensorMessage | None]](), []
         for job in jobs:
@@ -90,6 +91,7 @@ class JobBatch:
         return cls(models, rows)
 
     def decode(self, cache: TensorCache[int]) -> list[Job]:
+        """Decode the jobs in a worker; ``cache`` keeps the tensors that were decoded last."""
         models = [
             (decode_cached(cache, received), decode_cached(cache, both))
             for received, both in self.models
@@ -116,6 +118,7 @@ class ReplyBatch:
 
     @classmethod
     def encode(cls, replies: Sequence[Reply], path: Path) -> ReplyBatch:
+        """Encode a worker's replies, with large tensors in files at ``path``."""
         rows = [tuple(getattr(reply, name) for name in REPLY_FIELDS) for reply in replies]
         groups = [{"up": reply.tensors, "aside": reply.aside} for reply in replies]
         if not any(group["up"] or group["aside"] for group in groups):
@@ -128,11 +131,12 @@ class ReplyBatch:
         return cls(rows, None, [encode_message(group, 0, to) for group, to in parts])
 
     def decode(self) -> list[Reply]:
+        """Decode the replies, and delete their files."""
         groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
         if self.stacked is not None:
             groups = self.stacked.decode(len(self.rows))
         elif self.single:
-            groups = [NO_TENSORS if m is None else take(m) for m in self.single]
+            groups = [NO_TENSORS if m is None else decode_and_delete(m) for m in self.single]
         replies = []
         for values, group in zip(self.rows, groups, strict=True):
             fields: dict[str, Any] = dict(zip(REPLY_FIELDS, values, strict=True))
@@ -140,7 +144,7 @@ class ReplyBatch:
         return replies
 
 
-def take(message: TensorMessage) -> Memory:
+def decode_and_delete(message: TensorMessage) -> Memory:
     """Decode a message that no other process reads, and delete its file."""
     groups = message.decode()
     message.delete()
@@ -152,6 +156,7 @@ Layout = list[tuple[str, str, torch.Size, torch.dtype]]  # group and name, shape
 
 
 def describe_layout(groups: Memory) -> Layout:
+    """Return the group, name, shape and type of each tensor, in order."""
     return [(g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items()]
 
 
@@ -167,6 +172,7 @@ class StackedTensors:
 
     @classmethod
     def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
+        """Encode groups of tensors with this layout, in a file at ``path`` if they are large."""
         parts = list[Tensor]()
         for group, name, _, _ in layout:
             stacked = torch.stack([one[group][name] for one in groups]).contiguous()
@@ -193,6 +199,7 @@ class StackedTensors:
         return [{g: Tensors(part) for g, part in one.items()} for one in found]
 
     def read(self) -> Tensor:
+        """Read all bytes into one tensor; delete the file, if there is one."""
         if isinstance(self.content, bytes):
             flat = torch.empty(len(self.content), dtype=torch.uint8)
             flat.numpy()[:] = np.frombuffer(self.content, np.uint8)
@@ -228,7 +235,7 @@ class EncodeOnce(Generic[T]):
         return self.known[id(tensors)][1]
 
     def forget(self, tensors: Tensors) -> None:
-        """Drop tensors that no later job needs."""
+        """Drop encoded tensors that no later job needs."""
         self.known.pop(id(tensors), None)
 
     def clear(self) -> list[T]:
@@ -261,7 +268,7 @@ MAX_DEPTH = 8  # limit of the search for the part that cannot be pickled
 
 
 def pickle_for_children(value: object) -> bytes:
-    """Pickle a value for our own child processes; if this is impossible, raise a one-line error.
+    """Pickle a value for our own child processes; raise EngineError if this is impossible.
 
     A class of an importable module is sent by its name. A class that only this process has is sent
     with its code, which needs cloudpickle.
@@ -300,7 +307,7 @@ def is_main_importable() -> bool:
 
 
 def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
-    """Unpickle a value from this process's parent; raise an error if its classes are not found.
+    """Unpickle a value from this process's parent; raise EngineError if its classes are not found.
 
     ``sources`` are the modules that the parent has loaded by their path.
     """
@@ -319,7 +326,7 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
 
 
 def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
-    """Name the innermost object that cannot be pickled, and say what to do."""
+    """Return the error that names the innermost object that cannot be pickled."""
     where, reason = find_unpicklable(value, "", dumps)
     where = where.removeprefix("config.")  # users give the algorithm itself
     return EngineError(

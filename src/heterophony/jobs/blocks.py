@@ -41,7 +41,7 @@ TASKS_BY_ROW = ("classification", "regression", "multilabel")  # tasks with one 
 
 
 def evaluates_in_blocks(plan: Plan) -> bool:
-    """Return True if models of this plan are evaluated by calling the net, on examples as stored."""
+    """Return True if clients of this plan can share a block: a model is only its net, and data are unaltered."""
     kind = type(plan.algorithm)
     return (
         kind.predict is Algorithm.predict
@@ -61,7 +61,7 @@ def evaluates_in_blocks(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class EvaluatedClient:
-    """A client of a block: its job, its memory, its examples by part, and what was measured."""
+    """A client of a block: its job, its memory, its examples by part, and its metrics."""
 
     job: Job
     memory: Memory
@@ -70,7 +70,7 @@ class EvaluatedClient:
 
     @cached_property
     def personal(self) -> Tensors:
-        """The tensors of its net that the server did not send."""
+        """The tensors of the client's net that the server did not send."""
         kept = self.memory.get("net", NOTHING)
         if not kept:
             return NOTHING
@@ -78,18 +78,19 @@ class EvaluatedClient:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The number of its examples by part."""
+        """The number of the client's examples by part."""
         return {part: len(samples) for part, samples in self.samples.items()}
 
     @property
     def shares_base(self) -> bool:
+        """Whether the server sent the whole base, so that its features can be shared."""
         return not any(name.startswith("base.") for name in self.personal)
 
 
 def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStore) -> list[Reply]:
-    """Measure what ``evaluate`` measures for all jobs; clients that cannot share a block run one by one.
+    """Evaluate all jobs with the same results as ``evaluate``, in blocks where this is possible.
 
-    The times in the replies are equal shares.
+    The times in the replies are equal shares of the whole time.
     """
     begun = time.perf_counter()
     parts = ("test", "validation") if plan.federation.validates else ("test",)
@@ -222,10 +223,12 @@ class BlockEvaluation:
         return Samples(x, torch.zeros(BLOCK_ROWS))
 
     def has_bits_alone(self, samples: Samples, rows: range, whole: Sequence[Tensor]) -> bool:
+        """Return True if these rows of ``whole`` have the same bits as the same rows computed alone."""
         alone = self.run_parts(samples.batch(torch.tensor(rows))[0])
         return all(map(torch.equal, (part[rows.start : rows.stop] for part in whole), alone))
 
     def run_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the outputs of examples."""
         features = self.net.base(x)
         return features, self.net.head(features)
 
@@ -344,6 +347,7 @@ def multiply_stacked(layer: nn.Linear, size: int, x: Tensor) -> Tensor:
 
 
 def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    """Return True if all parameters and buffers of two nets are equal."""
     others = dict(iterate_tensors(b))
     return all(torch.equal(v, others[k]) for k, v in iterate_tensors(a))
 
@@ -351,7 +355,7 @@ def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:
 def measure_rows(
     plan: Plan, output: Tensor, y: Tensor, sizes: Sequence[int]
 ) -> list[dict[str, float]]:
-    """Measure the outputs of several clients in turn; each has the same bits as measured alone."""
+    """Compute the score, loss and metrics of each client's rows, with the same bits as for one client."""
     counted = plan.task.name == "classification"
     variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
     scores = plan.task.score_examples(output, y, variance).split(list(sizes))

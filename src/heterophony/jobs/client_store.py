@@ -35,8 +35,8 @@ from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
 WRITERS = 8  # files that are written at a time
-WAITING_BYTES = 64 << 20  # memories that wait to be written at most
-LONGEST_NAME = 192  # most disks allow 255 bytes, and some files have more than the client's name
+WAITING_BYTES = 64 << 20  # limit on the memories that wait to be written
+LONGEST_NAME = 192  # most disks allow 255 bytes, and some file names add to the client's name
 
 
 def digest_memory(memory: Memory) -> str:
@@ -60,11 +60,11 @@ class ClientStore(ABC):
 
     @contextmanager
     def saving_together(self) -> Iterator[None]:
-        """Store everything that is saved inside the block by its end, perhaps not before."""
+        """Allow writes inside the ``with`` block to be postponed; at its end, all memories are stored."""
         yield
 
     def load_memory(self, client: str, before: int) -> Memory:
-        """Load what the client kept when it last trained before that round."""
+        """Load the client's newest memory older than round ``before``; empty if there is none."""
         blob = self.read_blob(client, before)
         return decode_groups(blob, finite=False)[0] if blob else {}
 
@@ -119,9 +119,9 @@ class FolderClientStore(ClientStore):
 
     @contextmanager
     def saving_together(self) -> Iterator[None]:
-        """Write the memories that are saved inside the block while it goes on; all are on disk at its end.
+        """Write memories in threads during the ``with`` block; at its end, all are on disk.
 
-        A disk takes as long for one file as for several at a time.
+        A disk writes several files at a time as fast as one.
         """
         with ThreadPoolExecutor(WRITERS) as threads:
             self.writers = Writers(threads)
@@ -143,7 +143,7 @@ class FolderClientStore(ClientStore):
                     self.memory_file(client, t).unlink(missing_ok=True)
 
     def check_names(self, clients: Iterable[str]) -> None:
-        """Raise an error if two clients would share a folder because the disk ignores case."""
+        """Raise FolderError if two clients would share a folder because the disk ignores case."""
         known: dict[str, str] = {}
         for client in clients:
             other = known.setdefault(encode_folder_name(client).lower(), client)
@@ -154,9 +154,11 @@ class FolderClientStore(ClientStore):
                 )
 
     def client_folder(self, client: str) -> Path:
+        """Return the folder of a client's memories."""
         return self.memory_folder / encode_folder_name(client)
 
     def memory_file(self, client: str, t: int) -> Path:
+        """Return the file of a client's memory of round ``t``."""
         return self.client_folder(client) / f"{t:07d}"
 
     def list_rounds(self, client: str) -> list[int]:
@@ -178,14 +180,14 @@ class Writers:
         self.waiting_bytes = 0
 
     def write(self, path: Path, content: bytes) -> None:
-        """Begin to write a file; wait first if too much is waiting."""
+        """Begin to write a memory; wait first if too many bytes wait to be written."""
         if self.waiting_bytes + len(content) > WAITING_BYTES:
             self.wait()
         self.waiting.append(self.threads.submit(write_atomically, path, content))
         self.waiting_bytes += len(content)
 
     def wait(self) -> None:
-        """Wait until all files are written, or raise the first error."""
+        """Wait until all memories are written, or raise the first error."""
         for future in self.waiting:
             future.result()
         self.waiting.clear()
@@ -213,7 +215,7 @@ def encode_folder_name(client: str) -> str:
 
 
 def encode_npy(tensor: Tensor) -> bytes:
-    """Encode a tensor as the content of a ``.npy`` file."""
+    """Encode a tensor of derived data as the content of a ``.npy`` file."""
     content = BytesIO()
     np.save(content, tensor.contiguous().numpy(), allow_pickle=False)
     return content.getvalue()
@@ -230,9 +232,9 @@ ID_FILE = "folder-id"  # in a board's folder of a run
 
 
 def load_board_memory(run: Path, board: str | Path | None, client: str, before: int) -> Memory:
-    """Load what the client kept on its board when it last trained before that round.
+    """Load the client's newest memory older than round ``before`` from its board's folder.
 
-    ``board`` is the folder of that board, or a copy of it.
+    ``board`` is that folder, or a copy of it.
     """
     if board is None:
         raise DataError(
@@ -247,7 +249,7 @@ def load_board_memory(run: Path, board: str | Path | None, client: str, before: 
 def find_board_folder(run: Path, board: Path, client: str) -> Path:
     """Find the folder in which a board keeps its clients of a run, by the id in the server's record."""
     if not board.is_dir():
-        raise DataError(f"{board} does not exist; pass the folder that --folder names")
+        raise DataError(f"{board} does not exist; pass the board's --folder")
     try:
         record = read_json(run / BOARDS_RECORD)
         holder = record["board_of_client"][client]

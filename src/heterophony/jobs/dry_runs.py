@@ -1,4 +1,4 @@
-"""Dry runs before a run starts: simulated replies show what is sent and whether protections fit."""
+"""Dry runs: before a run starts, simulated replies show what is sent and which protections are possible."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "
 def simulate_reply(
     plan: Plan, y: Tensor, batch: int | None = None, like: str = ""
 ) -> tuple[Reply, Tensors]:
-    """Return a client's reply to its first job, on such examples, and the tensors it was sent."""
+    """Run a client's first job on blank examples; return its reply and the tensors that it was sent."""
     dry_plan = make_dry_plan(plan, y, batch, like)
     with temporary_folder() as folder, seeded(plan.seed, "trial"):
         store = FolderClientStore(folder / "clients", folder / "scratch")
@@ -125,7 +125,7 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
         merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
-    except Exception:  # whatever the algorithm lacks in such a reply
+    except Exception:  # an algorithm may fail in any way on such a reply
         raise ConfigError(
             f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
             " participation.kind = 'poisson' can produce; choose another kind, or where = 'device'"
@@ -145,7 +145,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
     own = plan.federation.clients[:3]
     others = (name for name in ("b", "c", "d") if name not in own)  # if there are fewer than three
     for i, client in enumerate([*own, *others][:3]):
-        # more examples of one class: counts that replies bring are no multiples of the weights
+        # more examples of one class, so that counts in replies are not multiples of the weights
         more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))
         reply, sent = simulate_reply(plan, torch.cat([y, more]), len(y))
         source = torch.Generator().manual_seed(i)
@@ -188,12 +188,13 @@ def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
 
 
 def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
+    """Merge simulated replies with the random draws of the server's round."""
     with seeded(plan.seed, "merge", server.t):
         return plan.algorithm.merge(server, replies)
 
 
 def are_close(a: Server, b: Server) -> bool:
-    """Return True if two states are close in all tensors of the model and of the memory."""
+    """Return True if two states of the server are close in all tensors of the model and the memory."""
     for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:
@@ -205,5 +206,6 @@ def are_close(a: Server, b: Server) -> bool:
 
 
 def flatten(server: Server) -> Tensors:
+    """Return all tensors of the server's model and memory, under unique names."""
     groups = {"model": server.model, **server.memory}
     return Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

@@ -75,9 +75,9 @@ def build_generic_model(
 def measure(
     plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
 ) -> dict[str, float]:
-    """Compute the score, the loss and all metrics of each model on the same examples, which may be none.
+    """Compute the score, the loss and all metrics of each model on a client's examples.
 
-    A loss or metric that is undefined on these examples, or not finite, is left out.
+    A loss or metric that is undefined, for example because there are no examples, is left out.
     """
     wanted = plan.metrics or plan.confusion
     outputs = {model: list[Tensor]() for model in models.values()} if wanted else None
@@ -111,7 +111,7 @@ class LossSum:
     count: int = 0
 
     def add(self, plan: Plan, output_and_targets: tuple[Tensor, Tensor]) -> None:
-        """Add the losses of some examples.
+        """Add the losses of a client's examples.
 
         A user's own loss is the mean over a mini-batch; it is weighted by the number of examples.
         """
@@ -127,14 +127,15 @@ class LossSum:
 
     @property
     def mean(self) -> float:
+        """The mean of the losses added so far; NaN if there are none."""
         return self.total / self.count if self.count else nan
 
 
 def call_own_loss(loss: Criterion, output: Tensor, y: Tensor) -> float:
-    """Compute a user's loss; NaN if it needs what an evaluation does not have, such as gradients."""
+    """Compute the user's own loss; return NaN if it fails in an evaluation, as without gradients."""
     try:
         return float(loss(output, y))
-    except Exception:  # it was tried before the run, so it can be computed where it is needed
+    except Exception:  # the loss was tried before the run, so it works in training
         return nan
 
 
@@ -179,7 +180,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         kind.predict is not Algorithm.predict
         or kind.generic is not Algorithm.generic
         or adapts_models(plan.algorithm)
-        or not plan.averages_personal  # the job lacks what the server does not have
+        or not plan.averages_personal  # the server then has no personal parameters to send
     ):
         return False
     aliases, generic = find_aliases(client.net), dict(job.generic_model)
@@ -228,7 +229,7 @@ def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool
 
 def cache_last_output(module: nn.Module) -> None:
     """Make a module return its last output if input and weights have not changed."""
-    if find_record(module) is not None:  # unpacked inputs are new tensors at every call
+    if find_record(module) is not None:  # unpacked inputs are new tensors in every call
         return
     compute = module.forward
     last: list[tuple[Tensor, Tensor | None, Tensor]] = []

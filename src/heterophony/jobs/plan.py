@@ -150,7 +150,7 @@ class Plan:
         )
 
     def try_training(self, compute: Compute) -> str:
-        """Return how plain passes get the bits of autograd: "groups", "direct" or "autograd"."""
+        """Return the fastest way to train with the same bits as autograd: "groups", "direct" or "autograd"."""
         name = next((c for c, n in self.federation.sizes().items() if n), None)
         if not compute.fast or compute.precision != "float32" or name is None:
             return "autograd"
@@ -174,7 +174,7 @@ class Plan:
         net.shape, net.classes = self.federation.shape, self.federation.classes
         net.task = self.federation.task
         if others and self.algorithm.needs_nets == "same_head":
-            fit_head(net, others[0])
+            match_head(net, others[0])
         net.others = others
         net = build_parts(self.algorithm, net)
         net.others = ()  # copies do not need them
@@ -247,7 +247,7 @@ class Plan:
     ) -> list[str]:
         """Select the clients of round ``t``, which starts at ``clock`` of the simulated time.
 
-        ``available`` are the clients to which the engine can give work; default: all.
+        ``available`` are the clients to which the engine can give a job; default: all.
         """
         clients = self.federation.clients
         if self.algorithm.pooled:
@@ -330,11 +330,12 @@ class Plan:
 
     @cached_property
     def kinds_of_round(self) -> dict[tuple[int, int], dict[str, Kind]]:
+        """Cache of ``list_kinds_of_copy``: by template and round, the kind of each tensor."""
         return {}
 
     @cached_property
     def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
-        """By number of examples, how clients can be evaluated in blocks with their own bits."""
+        """By number of examples: how clients can be evaluated in blocks without a change of any bit."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
@@ -416,8 +417,8 @@ class Job:
     custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None
 
 
-def fit_head(net: Net, model: Net) -> None:
-    """Give a net the head of another one, behind a linear projection if the head needs another width."""
+def match_head(net: Net, model: Net) -> None:
+    """Make a net's head equal to that of ``model``; add a linear projection if the widths differ."""
     width, goal = (find_head_width(n) for n in (net, model))
     if width != goal:
         base = nn.Sequential(net.base, nn.Flatten(), nn.Linear(width, goal))
@@ -428,7 +429,7 @@ def fit_head(net: Net, model: Net) -> None:
 
 
 def find_head_width(net: Net) -> int:
-    """Return the width of the features that a net's head takes."""
+    """Return the width of the features that a net's head expects."""
     found = [int(p.shape[1]) for p in net.head.parameters() if p.dim() == 2]
     if not found:
         raise ConfigError(
@@ -439,7 +440,7 @@ def find_head_width(net: Net) -> int:
 
 
 def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:
-    """Raise ConfigError if a pattern of personal tensors has no effect because it matches no tensor."""
+    """Raise ConfigError if a pattern in ``personal`` matches no tensor of the net."""
     names = list(net.state_dict())
     for pattern in algorithm.personal:
         part = pattern.partition(".")[0]

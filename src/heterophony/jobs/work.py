@@ -59,9 +59,9 @@ def split_memory(memory: Memory) -> tuple[Memory, Memory]:
 def protect_reply(
     plan: Plan, job: Job, reply: Reply, kept: Memory, announced: Tensors
 ) -> tuple[Reply, Memory]:
-    """On the client: transform a reply before it leaves; return also what the protections keep.
+    """On the client: transform a reply before it leaves; also return the protections' new memory.
 
-    ``job`` has what the algorithm sent; ``kept`` is what the protections kept in earlier rounds.
+    ``job`` has the tensors that the algorithm sent; ``kept`` is the protections' memory so far.
     """
     departure = Departure(
         client=job.client,
@@ -89,7 +89,7 @@ def protect_reply(
 def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
     """On the server: return the tensors of a reply as the algorithm made them on the client.
 
-    Raise CodecError if no client's half could have sent them.
+    Raise CodecError if no client with these protections could have sent them.
     """
     received = split_announced(sent)[0]
     for protection in reversed(plan.protections):
@@ -112,13 +112,13 @@ def restore_replies(
 
 
 def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
-    """Run one job.
+    """Run one client's job of one round.
 
     Every engine and every board runs its jobs through this function, except evaluations in blocks, which
     ``work_together`` runs for several clients at once.
 
-    A client's net and batches are on the device of ``compute``; all that the job takes and returns is
-    on the CPU. An attack of the privacy audit always runs on the CPU.
+    A client's net and batches are on the device of ``compute``; the tensors of the job and of its reply
+    are on the CPU. An attack of the privacy audit always runs on the CPU.
     """
     with (
         computing(compute if job.custom_work is None else ON_CPU),
@@ -219,7 +219,7 @@ def train_unprotected(
 
 
 def parse_metric(name: str, value: Any) -> float:
-    """Return a metric of an algorithm as a plain number; it may be given as a tensor.
+    """Convert a metric of an algorithm to a plain number; it may be a tensor with one element.
 
     Raise ConfigError for anything else.
     """

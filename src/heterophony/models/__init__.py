@@ -17,7 +17,7 @@ MODULES = (
     "convnets",
     "resnets",
     "sequences",
-)  # the name of a model is that of its function in one of them
+)  # a model is named after its function in one of these
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR net)",
@@ -30,15 +30,15 @@ MODEL_DESCRIPTIONS = {
     "resnet10_small": "resnet10 with a quarter of the channels",
     "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
     "resnet18_group": "resnet18 with GroupNorm of two groups instead of BatchNorm",
-    "resnet18_imagenet": "ResNet-18 with ImageNet's 7x7 stem; model.init takes torchvision's state dict",
+    "resnet18_imagenet": "ResNet-18 with ImageNet's 7x7 stem; model.init accepts torchvision's state dict",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
-    "text_tiny": "a transformer of two layers over token numbers (integers; 0 pads, and those from 1024 on share the embeddings of others)",
+    "text_tiny": "a transformer of two layers over token numbers (integers; 0 is padding, and numbers from 1024 on share the embeddings of smaller ones)",
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
     "vit_tiny": "a vision transformer of four layers of 64, patches of 4x4",
 }
-TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is a row of tokens
+TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # an example of these is a row of tokens
 NET_GROUPS = {  # lists of nets for clients that differ: model.groups
     "cnn-3": ("smallcnn", "convnet_small", "digitsnet"),
     "cnn-5": ("smallcnn", "convnet_small", "digitsnet", "pfakd_fmnist", "convnet"),

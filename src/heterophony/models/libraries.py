@@ -19,11 +19,13 @@ Pretrained = bool | str | None
 
 
 def check_library_name(name: str) -> None:
-    """Raise ConfigError unless the package is installed and a net of it is named."""
+    """Raise ConfigError if a name such as ``timm:resnet18`` lacks the net, or if its package is missing."""
     library, _, net = name.partition(":")
     if not net:
         example = {"timm": "resnet18", "transformers": "distilbert-base-uncased"}[library]
-        raise ConfigError(f"model.name: {name} names no net; write {library}:{example}")
+        raise ConfigError(
+            f"model.name: '{name}' lacks the name of a net; write {library}:{example}"
+        )
     if find_spec(library) is None:
         raise ConfigError(
             f"model.name: {name} needs {library}; install it with pip install"
@@ -34,9 +36,9 @@ def check_library_name(name: str) -> None:
 def build_library_net(
     name: str, shape: tuple[int, ...] | None, classes: int, pretrained: Pretrained
 ) -> nn.Module:
-    """Build a net of another package for examples of this shape; None: of several inputs.
+    """Build a net of timm or transformers; ``shape`` is None if examples have several inputs.
 
-    ``pretrained`` is True for the weights of that name, or a file or folder that has them.
+    ``pretrained`` is True for the weights published under this name, or a file or folder of weights.
     """
     check_library_name(name)
     library, _, net = name.partition(":")
@@ -57,7 +59,7 @@ assert set(LIBRARIES) == {"timm", "transformers"}
 
 @contextmanager
 def quiet(library: str) -> Iterator[None]:
-    """Silence the reports of transformers inside the ``with`` block: every head is new."""
+    """Silence transformers inside the ``with`` block: it would warn of the new head."""
     if library != "transformers":
         yield
         return
@@ -79,9 +81,9 @@ def quiet(library: str) -> Iterator[None]:
 def build_timm_net(
     timm: Any, name: str, shape: tuple[int, ...] | None, classes: int, pretrained: Pretrained
 ) -> nn.Module:
-    """Build a net of timm, which reads images."""
+    """Build a net of timm; its input must be images."""
     if shape is None or len(shape) != 3:
-        raise ConfigError(f"model.name: timm:{name} reads images, and the examples are none")
+        raise ConfigError(f"model.name: timm:{name} needs images, but the examples are not images")
     how: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
     if isinstance(pretrained, str):
         how["pretrained_cfg_overlay"] = {"file": str(find_file(pretrained))}
@@ -101,7 +103,7 @@ def find_file(path: str) -> Path:
 
 
 class TokenRows(nn.Module):
-    """Calls a net with rows of tokens and the mask of those that are not 0, which pads."""
+    """Calls a net with rows of tokens, and with a mask of the tokens other than 0, which is padding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -109,7 +111,7 @@ class TokenRows(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         x = x.long()
-        known = (x != 0) | (x == 0).all(1, keepdim=True)  # an empty text has a token, too
+        known = (x != 0) | (x == 0).all(1, keepdim=True)  # an empty text must have a token, too
         return self.model(input_ids=x, attention_mask=known)
 
 
@@ -140,7 +142,7 @@ def build_transformer(
                 place,
                 config=config,
                 dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # a head of other classes
+                ignore_mismatched_sizes=True,  # the head may have other classes
                 use_safetensors=True,
                 **known,
             )
@@ -152,7 +154,7 @@ def build_transformer(
 
 
 def find_place(name: str) -> str:
-    """Return a folder on this machine as its path, and the name of a repository unchanged."""
+    """Return the path of a model's folder on this machine, or the name of its repository unchanged."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -168,6 +170,6 @@ def make_missing_error(name: str, place: str, error: Exception) -> ConfigError:
         return ConfigError(f"model.name: transformers:{name} cannot be read: {reason}")
     return ConfigError(
         f"model.name: transformers:{name} is not in the cache of Hugging Face on this machine; a run"
-        f" downloads nothing: get it with 'hf download {place}', or name a folder that has it, as in"
+        f" downloads nothing: get it with 'hf download {place}', or give a folder that contains it, as in"
         " transformers:path/to/folder"
     )

@@ -33,6 +33,7 @@ class NarrowBlock(nn.Module):
 
 
 def make_conv(into: int, out: int, side: int, stride: int) -> nn.Conv2d:
+    """Make a convolution without bias, initialised for ReLU (He et al., 2015)."""
     conv = nn.Conv2d(into, out, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

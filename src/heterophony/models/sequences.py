@@ -137,7 +137,7 @@ class TextEncoder(nn.Module):
         tokens = torch.where(tokens < VOCABULARY, tokens, shared)
         known = (tokens != 0) | (tokens == 0).all(
             1, keepdim=True
-        )  # so that an empty text has a mean, too
+        )  # so that an empty text has a mean as well
         x = self.embedding(tokens) + self.position
         for block in self.blocks:
             x = block(x, known[:, None, None, :])

@@ -16,11 +16,11 @@ KEPT = (nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers without parameters
 
 @dataclass(frozen=True)
 class NarrowBuilder:
-    """Builder of another builder's nets, with narrower hidden layers."""
+    """Builds the nets of another builder with narrower hidden layers."""
 
     __wrapped__: Callable[
         [tuple[int, ...], int, int], Net
-    ]  # its signature contains the depth of the head
+    ]  # its signature has the default depth of the head
     width: float
     name: str
 
@@ -29,7 +29,7 @@ class NarrowBuilder:
 
 
 def narrow_net(net: Net, width: float, name: str) -> Net:
-    """Return a net whose hidden layers keep this share of their units: the first ones of each."""
+    """Return a net whose hidden layers keep only their first units: a fraction ``width`` of them."""
     layers = [*net.base.children(), *net.head.children()]
     if not all(isinstance(m, (nn.Conv2d, nn.Linear, *KEPT)) for m in layers):
         raise ConfigError(f"model.name: {name} has only one width; choose convnet, smallcnn or mlp")
@@ -51,7 +51,7 @@ def narrow_net(net: Net, width: float, name: str) -> Net:
 
 
 def slice_layer(layer: nn.Conv2d | nn.Linear, out: int, into: int) -> nn.Module:
-    """Return a layer made of this one's first units and first inputs."""
+    """Return a layer with only the first ``out`` units and ``into`` inputs of this one."""
     bias = layer.bias is not None
     if isinstance(layer, nn.Linear):
         made: nn.Conv2d | nn.Linear = nn.Linear(into, out, bias)

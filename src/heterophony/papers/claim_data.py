@@ -121,7 +121,7 @@ def describe_found(found: claim_verdicts.ClaimVerdict) -> str:
 def describe_disagreement(
     found: claim_verdicts.ClaimVerdict, deciding: claim_verdicts.CaseVerdict
 ) -> str:
-    """Describe the decision of the last ten evaluations with the same settings, if it differs."""
+    """Describe the decision by the last ten evaluations with the same settings, if it differs."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
         if same and case.rule == claim_verdicts.LAST10 and case.decision != deciding.decision:
@@ -131,6 +131,7 @@ def describe_disagreement(
 
 
 def mark_verdict(verdict: str) -> Cell:
+    """Return a cell with a verdict, marked as good, limited, bad or open."""
     return Cell(verdict, mark=MARKS[VERDICTS.index(classify_verdict(verdict))])
 
 
@@ -261,6 +262,7 @@ def summarise_verdict(found: claim_verdicts.ClaimVerdict) -> dict[str, Any]:
 
 
 def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
+    """Return the verdict of a case as plain data for JSON."""
     return {
         "scale": case.scale,
         "variant": case.variant or None,
@@ -293,4 +295,5 @@ def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
 
 
 def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
+    """Return the ends of an interval, rounded, for JSON."""
     return None if interval is None else [round(interval.low, 3), round(interval.high, 3)]

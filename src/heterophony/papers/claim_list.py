@@ -1,6 +1,6 @@
 """The claims of the five works, and their groups with the same comparison, called findings.
 
-Orderings come from the files of the tables. ``claims.toml`` has the claims in words and how each is
+Orderings come from the files of the tables. ``claims.toml`` contains the claims in words and how each is
 decided. Claims that rest on the same comparison, because a paper repeats its thesis, are one finding.
 """
 
@@ -40,7 +40,7 @@ class Comparison:
     def label(self) -> str:
         """Name the difference briefly by its rows, its columns or both."""
         (row, column), (other, other_column) = self.first[0], self.second[0]
-        if len(self.first) > 1:  # a fall from one column to another, of two rows
+        if len(self.first) > 1:  # the falls of two rows from one column to another
             return f"fall of {row} − fall of {self.first[1][0]}"
         if column == other_column:
             return f"{row} − {other}"
@@ -63,8 +63,9 @@ def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
 class PaperClaim:
     """A claim of a work, which holds if each of its comparisons holds.
 
-    ``least``: above by at least this. ``within``: no further apart than this. A claim without
-    comparisons cannot be decided from runs alone; ``how`` says how it is.
+    ``least``: the first is above the second by at least this. ``within``: they are no further apart
+    than this. A claim without comparisons cannot be decided from runs alone; ``how`` says what
+    decides it.
     """
 
     table: PublishedTable
@@ -96,12 +97,13 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class WrittenClaim(CheckedSettings):
-    """A claim in words, as ``claims.toml`` has it.
+    """A claim in words, as written in ``claims.toml``.
 
-    ``pairs`` are of rows: the first above the second, in every column that ``columns`` matches.
-    ``column_pairs`` are of columns, in every row that ``rows`` matches. ``best``: a row and a column,
-    whose cell is above all others that ``rows`` and ``columns`` match. ``falls_least``: a row and two
-    columns; from the first to the second it falls less than the other rows that ``rows`` matches.
+    ``pairs``: in each pair of rows, the first is above the second in every column that ``columns``
+    matches. ``column_pairs``: the same for pairs of columns, in every row that ``rows`` matches.
+    ``best``: a row and a column, whose cell is above all others that ``rows`` and ``columns`` match.
+    ``falls_least``: a row and two columns; from the first column to the second, the row falls less
+    than all other rows that ``rows`` matches.
     """
 
     table: str
@@ -185,7 +187,7 @@ def read_written_claims() -> list[WrittenClaim]:
 
 
 def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
-    """Build the claim with all comparisons that its words stand for."""
+    """Build a claim from its words, with all its comparisons."""
     cells = {(c.row, c.column) for c in table.cells}
     found = (c for c in list_comparisons(table, claim) if {*c.cells} <= cells)
     return PaperClaim(
@@ -203,7 +205,7 @@ def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
 
 
 def list_comparisons(table: PublishedTable, claim: WrittenClaim) -> Iterator[Comparison]:
-    """Yield what a claim compares, also where the table prints no number."""
+    """Yield the comparisons of a written claim, including those of cells without a printed number."""
     rows = [row for row in table.rows if fnmatchcase(row, claim.rows)]
     columns = [column for column in table.columns if fnmatchcase(column, claim.columns)]
     for pair in claim.pairs:

@@ -20,7 +20,7 @@ from .verdicts import RULE_NAMES
 Decision = Literal["holds", "does not hold", "not yet trained", "undecided"]
 LAST10 = "last10"
 AT_EQUAL_LOSS = "matched"  # the rule for attacks
-BY_METHOD = "method"  # in place of a scale, where a claim follows from the method
+BY_METHOD = "method"  # in place of a scale, if a claim follows from the method
 # parts of a run over which differences are averaged: the first tenth, then to a quarter, …
 ROUND_PARTS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 # below full scale nothing is said about the paper's own setting, only what was seen
@@ -76,7 +76,7 @@ class RoundPart:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """The verdict of the runs of one scale, with one variant and by one rule."""
+    """The verdict on a claim at one scale, with one variant and by one rule."""
 
     scale: str
     variant: str
@@ -190,7 +190,10 @@ def decide_claim(
 
 
 def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
-    """Combine the counting variants of one scale into a verdict, its scale and the reason."""
+    """Combine the cases of one scale; return the verdict, the scale and the reason.
+
+    Cases that are not yet trained do not count.
+    """
     cases = [case for case in cases if case.decision != "not yet trained"]
     scale, found = cases[0].scale, {case.decision for case in cases}
     words = SCALED_WORDS[scale]
@@ -315,7 +318,7 @@ def judge_differences(
     missing: Sequence[CellKey],
     levels: IntervalLevels,
 ) -> tuple[Decision, str]:
-    """Decide whether all differences are as claimed, some are not, or the seeds cannot tell."""
+    """Decide whether all differences are as claimed or one is not; otherwise, the claim is undecided."""
     for d in differences:
         strict = d.interval(levels.refuting)
         if strict and is_refuted(claim, strict):

@@ -253,7 +253,7 @@ class ReferenceRuns:
             if config is None:
                 continue
             if config["algorithm"]["name"] == FEDAVG:
-                self.baselines.setdefault(describe_setting(config), {})[run.seed] = run
+                self.baselines.setdefault(describe_shared_settings(config), {})[run.seed] = run
             elif config["algorithm"]["name"] == CENTRALISED:
                 same = self.centralised.setdefault((run.data, run.model), {})
                 same.setdefault(describe_settings(config), []).append(run)
@@ -262,7 +262,7 @@ class ReferenceRuns:
         """Check whether FedAvg has learned with the settings of a cell and the table's chosen variants."""
         rule = table.measured
         config = shrink_to_scale(table.build_baseline(cell.row, cell.column), scale)
-        runs = list(self.baselines.get(describe_setting(config), {}).values())
+        runs = list(self.baselines.get(describe_shared_settings(config), {}).values())
         if len(runs) < 2:
             return TrainingState(None, "FedAvg was not run with these settings and several seeds")
         pooled = self.centralised.get((runs[0].data, runs[0].model))
@@ -285,7 +285,7 @@ class ReferenceRuns:
     def check_cells(
         self, table: PublishedTable, cells: Sequence[Cell], scale: str
     ) -> TrainingState:
-        """Check all cells that a claim compares; if one has not learned, the result is that it has not."""
+        """Check all cells that a claim compares; a cell that has not learned decides the result."""
         found = [self.check_cell(table, cell, scale) for cell in cells]
         states = sorted(found, key=lambda s: (s.learned is not False, s.learned is not None))
         return states[0]
@@ -304,8 +304,8 @@ def shrink_to_scale(config: dict[str, Any], scale: str) -> dict[str, Any]:
     return shrink_to_medium(config, "always" if scale == STAND_IN else "never")
 
 
-def describe_setting(config: dict[str, Any]) -> str:
-    """Describe the settings that rows share: all but the algorithm and the depth of its head."""
+def describe_shared_settings(config: dict[str, Any]) -> str:
+    """Describe the settings that a cell shares with other rows: all but the algorithm and its head's depth."""
     model = {k: v for k, v in config["model"].items() if k != "head_depth"}
     return describe_settings({**config, "model": model}, "algorithm")
 
@@ -320,8 +320,8 @@ def measure_last_rise(runs: Sequence[StoredRun]) -> tuple[float, bool]:
     """Return how many points G rises over the last part of the rounds, and whether that may be noise.
 
     A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
-    It may be noise if its 95 % interval includes 0; the deviation of all evaluations from their lines,
-    which is how G swings from round to round, gives the interval.
+    It may be noise if its 95 % interval includes 0. The interval is computed from the deviation of all
+    evaluations from their lines, which is how much G swings from round to round.
     """
     lines = [fit_line(run.points.get("G") or run.points["P"], run.rounds) for run in runs]
     freedom = sum(line.points - 2 for line in lines)

@@ -101,15 +101,15 @@ class Entry:
         return values if len(values) == len(self.seeds) else []
 
 
-def read_board(board: Path) -> list[Entry]:
-    """Read all entries of a leaderboard, a folder or a .zip; raise an error if one is damaged."""
-    with open_board(board) as entries:
+def read_leaderboard(board: Path) -> list[Entry]:
+    """Read all entries of a leaderboard, a folder or a .zip; raise FolderError if one is damaged."""
+    with open_leaderboard(board) as entries:
         return entries
 
 
 @contextmanager
-def open_board(board: Path) -> Iterator[list[Entry]]:
-    """Yield all entries of a leaderboard; folders of packed entries exist only while it is open."""
+def open_leaderboard(board: Path) -> Iterator[list[Entry]]:
+    """Yield all entries of a leaderboard; the folders of packed entries exist only inside the block."""
     archive = find_archive(board, PACKED_ENTRIES)
     if archive is None:
         yield list_entries(board, [board])
@@ -162,6 +162,7 @@ def read_entry(folder: Path) -> Entry:
 
 
 def read_seed(result: Mapping[str, Any]) -> SeedResult:
+    """Parse the claims of an entry for one seed; raise ValueError if they are invalid."""
     measures = {k: float(v) for k, v in result["measures"].items() if k in MEASURES}
     hashes = [result["model_sha256"], result["data_sha256"]]
     if not all(isinstance(h, str) and len(h) == 64 for h in hashes):
@@ -220,13 +221,13 @@ class Ranking:
         }
 
 
-def build_board(entries: Sequence[Entry]) -> list[Ranking]:
+def build_rankings(entries: Sequence[Entry]) -> list[Ranking]:
     """Build a ranking for each setting."""
     settings = dict.fromkeys(entry.setting for entry in entries)
-    return [build_table(s, [e for e in entries if e.setting == s]) for s in settings]
+    return [build_ranking(s, [e for e in entries if e.setting == s]) for s in settings]
 
 
-def build_table(setting: str, entries: Sequence[Entry]) -> Ranking:
+def build_ranking(setting: str, entries: Sequence[Entry]) -> Ranking:
     """Compare the entries of one setting, paired by seed and data."""
     common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
     comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
@@ -239,6 +240,7 @@ def build_table(setting: str, entries: Sequence[Entry]) -> Ranking:
 
 
 def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
+    """Return True if two entries have the same data for a seed."""
     mine, theirs = entry.seeds.get(seed), other.seeds.get(seed)
     return mine is not None and theirs is not None and mine.data_sha256 == theirs.data_sha256
 
@@ -261,11 +263,13 @@ def rank_entries(
 def get_rank(
     comparison: RankComparison | None, entries: Sequence[Entry], entry: Entry, measure: str
 ) -> float | None:
+    """Return an entry's average rank; None if it was not ranked."""
     ranked = select_ranked(entries, measure)
     return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
 
 
 def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> RankedEntry:
+    """Build the row of an entry: means and intervals over its seeds, and its ranks."""
     values = {m: v for m in MEASURES if (v := entry.list_values(m))}
     intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
     return RankedEntry(
@@ -307,6 +311,7 @@ def build_ranking_table(ranking: Ranking) -> ResultTable:
 
 
 def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
+    """Make the cell of an average rank, bold if it does not differ from the best."""
     rank, compared = row.ranks[measure], ranking.comparisons[measure]
     if rank is None or compared is None:
         return Cell()
@@ -457,13 +462,13 @@ def check_seed(
 ) -> CheckedSeed:
     """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash.
 
-    The entry's own code runs, if it brings any: ``choose_entries`` asks for the user's trust.
+    If the entry has code of its own, that code runs: ``choose_entries`` requires the user's trust.
     """
     code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
     path = entry.folder / CONFIG_FILE
-    with temporary_folder() as temporary, loaded(code):
+    with temporary_folder() as temporary, load_entry_code(code):
         config = read_config(path, [*overrides, f"seed={seed}"])
-        if config.engine.address is not None and not names_address(overrides):
+        if config.engine.address is not None and not chooses_cluster(overrides):
             raise ConfigError(
                 f"{path} names a Ray cluster, which would receive your token; add"
                 " -c engine.name=pool"
@@ -490,13 +495,14 @@ def build_check_table(found: Sequence[CheckedSeed]) -> ResultTable:
     return ResultTable.build(columns, rows, "entries, each with one seed repeated", [differs])
 
 
-def names_address(overrides: Sequence[str]) -> bool:
+def chooses_cluster(overrides: Sequence[str]) -> bool:
+    """Return True if the user chooses the engine or the address of its cluster."""
     keys = [pair.partition("=")[0].strip() for pair in overrides]
     return "engine.address" in keys or "engine.name" in keys
 
 
 @contextmanager
-def loaded(code: Path | None) -> Iterator[None]:
+def load_entry_code(code: Path | None) -> Iterator[None]:
     """Load the file of an entry as the module that its configuration names; unload it afterwards."""
     if code is None:
         yield

@@ -36,7 +36,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScaleCost:
-    """The runs of a table at one scale: all, those whose data are here, and the seconds of all."""
+    """A table at one scale: the number of its runs, of those whose data are here, and the seconds of all."""
 
     runs: int
     here: int

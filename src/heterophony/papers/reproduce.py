@@ -148,7 +148,7 @@ class TableSelection:
         return f"{cell.config['data']['name']} in place of {cell.column}"
 
     def explain_unavailable(self, cell: Cell) -> str | None:
-        """Return why a cell cannot be run here; None if it can."""
+        """Return why a cell cannot be run on this machine; None if it can."""
         if cell.needs:
             return f"needs {cell.needs}"
         name = cell.config["data"]["name"]
@@ -168,7 +168,7 @@ class TableSelection:
 
     @property
     def runs(self) -> list[CellRun]:
-        """All runs that are possible here, cell by cell."""
+        """All runs that are possible on this machine, cell by cell."""
         runnable = [c for c in self.distinct_cells if self.explain_unavailable(c) is None]
         return [CellRun(cell, seed) for cell in runnable for seed in self.seeds]
 
@@ -275,6 +275,7 @@ class ReproductionResult:
 
 
 def describe_number(number: verdicts.ComparedNumber) -> dict[str, Any]:
+    """Describe a compared number as plain data for JSON."""
     printed, interval = number.printed, compute_confidence_interval(number.values)
     return {
         "row": number.row,
@@ -470,7 +471,7 @@ def run_due(
     progress: RunsProgress,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
-    """Run the due runs; return by folder name which runs diverged, and how."""
+    """Run the due runs; return by folder name which runs diverged, and why."""
     runs = {d.folder: replace(read_spec(d.folder, overrides), name=d.label) for d in due}
     short = max((d.seconds for d in due), default=0.0) < SHORT_RUN_SECONDS
     workers = workers or (cores if short else None)

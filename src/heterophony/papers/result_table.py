@@ -84,6 +84,7 @@ def average(values: Sequence[float], digits: int) -> Cell:
 
 
 def format_title(table: TableSelection) -> str:
+    """Return a table's title: paper, place, content and, if any, its variant and scale."""
     found = table.published
     title = f"{found.paper}, {found.where}: {found.what}"
     if found.variant:
@@ -175,7 +176,7 @@ def describe_marks(result: ReproductionResult) -> list[str]:
 
 
 def describe_diverged(result: ReproductionResult) -> list[str]:
-    """Describe which runs diverged; their rows have the numbers of the other seeds."""
+    """List the runs that diverged; their rows show the other seeds only."""
     return [f"Diverged and left out of the numbers: {run}." for run in result.diverged]
 
 

@@ -36,7 +36,7 @@ NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18", "resnet18_imagenet")
 LR_DIVISOR = 5
 CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, within bounds
 MAX_BATCH = 20
-MAX_HEAD_DEPTH = 2  # of the small net at most
+MAX_HEAD_DEPTH = 2  # at most, of the small net
 ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
 FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
 QUICK_SCALE_NOTE = (
@@ -48,27 +48,27 @@ QUICK_SCALE_NOTE = (
 def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
     """Shrink the configuration of a cell, by the same rules for every table."""
     small = deepcopy(dict(config))
-    data, local = small["data"], small.setdefault("local", {})
+    data, training = small["data"], small.setdefault("training", {})
     clients = max(MIN_CLIENTS, min(MAX_CLIENTS, round(data["clients"] / CLIENT_DIVISOR)))
     count = small.get("participation", {}).get("count")
     if count is not None:
         small["participation"]["count"] = max(1, round(count * clients / data["clients"]))
     data["clients"] = clients
-    local["batch"] = min(local.get("batch", MAX_BATCH), MAX_BATCH)
+    training["batch"] = min(training.get("batch", MAX_BATCH), MAX_BATCH)
     if data["name"] in TEXT_DATASETS:
         reduce_windows(small)
         small["evaluation"] = {"every": ROUND_BOUNDS[1]}  # once
     else:
         substitute_dataset(small, data)
-    reduce_quick_rounds(small, local)
+    reduce_quick_rounds(small, training)
     return small
 
 
-def reduce_quick_rounds(small: dict[str, Any], local: Mapping[str, Any]) -> None:
+def reduce_quick_rounds(small: dict[str, Any], training: Mapping[str, Any]) -> None:
     """Reduce the rounds and those settings of algorithms that count rounds."""
     low, high = ROUND_BOUNDS
     before = small["rounds"]
-    after = before // 40 if "steps" in local else TOTAL_EPOCHS // local.get("epochs", 1)
+    after = before // 40 if "steps" in training else TOTAL_EPOCHS // training.get("epochs", 1)
     small["rounds"] = min(before, max(low, min(high, after)))
     scale_round_settings(small["algorithm"], small["rounds"], before)
 
@@ -104,14 +104,14 @@ def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
             "alpha": partition["alpha"],
             "min_size": MAX_BATCH,
         }
-        small["local"]["drop_last"] = True
+        small["training"]["drop_last"] = True
     reduce_class_shards(partition, classes)
     model = small["model"]
     if "groups" in model:
         substitute_groups(model)
     else:
         if model["name"] in NORMALISED_MODELS:
-            small["local"]["lr"] /= LR_DIVISOR
+            small["training"]["lr"] /= LR_DIVISOR
         model["name"] = "digitsnet"
     if "head_depth" in model:
         model["head_depth"] = min(model["head_depth"], MAX_HEAD_DEPTH)
@@ -158,11 +158,11 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
 SMALL_CLASSES = 10  # number of classes of a stand-in
 StandInUse = Literal["never", "if missing", "always"]
 MAX_ROUNDS, MAX_EPOCHS = 50, 500  # for a client that is selected in every round
-MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
-MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
-STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs
+MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # if an epoch takes longer
+MAX_ROUNDS_OF_SINGLES = 20  # if a batch is one image
+STEPS_ROUND_DIVISOR = 10  # if a round is a few steps, not epochs
 EVALUATIONS = 25  # most evaluations in a run that counts epochs
-# where clients share fewer images than in the paper: fewer steps in a round, so larger ones
+# if clients share fewer images than in the paper, a round has fewer steps: larger ones make up for it
 LR_FACTOR = 3
 CENTRALISED = "centralized"
 # its clients draw their own images, as many as in the paper
@@ -238,35 +238,35 @@ def shrink_model(model: dict[str, Any]) -> None:
     if full in SMALL_MODELS:
         model.setdefault("head_depth", get_default_head_depth(get_model_builder(full)))
         model["name"] = SMALL_MODELS[full]
-        model.pop("init", None)  # weights of the full net do not fit
+        model.pop("init", None)  # the weights of the full net do not match
 
 
 def raise_learning_rate(small: dict[str, Any], full: str) -> None:
     """Raise the learning rate if clients have fewer images and so fewer steps in a round."""
     images = SOURCES[small["data"]["name"]].size.examples
     if shares_images(small) and images < SOURCES[full].size.examples / 2:
-        small["local"]["lr"] = round(LR_FACTOR * small["local"]["lr"], 9)
+        small["training"]["lr"] = round(LR_FACTOR * small["training"]["lr"], 9)
 
 
 def shares_images(small: Mapping[str, Any]) -> bool:
     """Return True if the images are divided among clients, which train on all of theirs in a round."""
     own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
-    steps, pooled = "steps" in small["local"], small["algorithm"]["name"] == CENTRALISED
+    steps, pooled = "steps" in small["training"], small["algorithm"]["name"] == CENTRALISED
     return not (own_size or steps or pooled)
 
 
 def reduce_medium_rounds(small: dict[str, Any]) -> None:
     """Reduce the rounds, the settings of algorithms that count rounds, and the number of evaluations."""
-    before, local = small["rounds"], small["local"]
-    if "steps" in local:
+    before, training = small["rounds"], small["training"]
+    if "steps" in training:
         after = before // STEPS_ROUND_DIVISOR
     else:
-        after = min(MAX_ROUNDS, choose_most_epochs(small) // local.get("epochs", 1))
-        if local.get("batch") == 1:
+        after = min(MAX_ROUNDS, choose_most_epochs(small) // training.get("epochs", 1))
+        if training.get("batch") == 1:
             after = min(after, MAX_ROUNDS_OF_SINGLES)
     small["rounds"] = max(1, min(before, after))
     scale_round_settings(small["algorithm"], small["rounds"], before)
-    if "steps" not in local:
+    if "steps" not in training:
         small["evaluation"] = {"every": max(1, small["rounds"] // EVALUATIONS)}
 
 

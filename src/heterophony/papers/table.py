@@ -44,7 +44,7 @@ MEASURE_NAMES = {  # the others are called as in the files
 
 @dataclass(frozen=True)
 class MeasurementRule(CheckedSettings):
-    """The paper's rule to compute a number from one or several runs."""
+    """The paper's rule for computing a number from one or several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
@@ -270,11 +270,12 @@ def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
+    """Raise ConfigError unless the word is one of the choices; the error starts with ``where``."""
     choose(dict.fromkeys(choices), word, where)
 
 
 def parse_table(name: str, text: str) -> PublishedTable:
-    """Parse the text of a table's file; raise an error for unknown keys and wrong values."""
+    """Parse the text of a table's file; raise ConfigError for unknown keys and wrong values."""
     try:
         raw = tomllib.loads(text)
         parts: dict[str, Any] = {

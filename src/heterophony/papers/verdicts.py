@@ -19,7 +19,7 @@ ROUNDING_ERROR = 1e-9  # gaps that differ by less are equal
 Verdict = Literal[
     "within noise", "better", "worse", "undecided", "not comparable", "no number printed"
 ]
-# personal parameters of these are averaged only to measure G: no client has the measured model.
+# personal parameters of these algorithms are averaged only to measure G: no client has the measured model.
 # FedBABU is not among them: its heads are trained only after the last round, and are all the same.
 AVERAGED_TO_MEASURE = frozenset(
     ["fedbn", "fedper", "fedrep", "fedsa_lora", "gpfl", "pfakd", "pfedpara"]
@@ -112,6 +112,7 @@ def measure_curves(lines: Mapping[str, Curve], rule: table.MeasurementRule) -> d
 def aggregate_rounds(
     curve: Curve, rounds: str, best: Callable[[list[float]], float] = max
 ) -> float:
+    """Return a curve's best, last or mean of the last ten values."""
     values, last10 = [v for _, v in curve], select_last_ten(curve)
     return {"best": best(values), "last": values[-1], "last10": fmean(last10)}[rounds]
 
@@ -189,7 +190,7 @@ def compute_noise_band(
 ) -> tuple[float, str]:
     """Compute how far two means with these deviations and numbers of seeds differ by chance (95 %).
 
-    This is Welch's test. Where the paper prints no deviation, or has one run, ours is assumed for it.
+    This is Welch's test. If the paper prints no deviation, or has one run, our deviation stands for both.
     """
     own = stdev(ours)
     known = printed.std is not None and printed_seeds > 1
@@ -262,7 +263,7 @@ def check_ordering(
 
 
 def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
-    """Name what was run for a column; add the paper's columns if they differ."""
+    """Name the data that were run for a column; add the paper's columns if they differ."""
     first = next((n for n in numbers if n.column == column), None)
     if first is None:
         return column
@@ -324,7 +325,7 @@ def describe_claim(claim: Claim, rule: str) -> str:
     yes, no = ("holds", "does not hold") if claim.as_printed else ("seen here", "not seen here")
     if claim.as_printed and claim.seeds.startswith(f"{ONE_SEED},"):
         yes, no = "seen with one seed", "not seen with one seed"  # a single seed decides nothing
-    words = {True: yes, False: no, None: "cannot be told"}
+    words = {True: yes, False: no, None: "cannot be decided"}
     own, last10 = RULE_NAMES[rule], RULE_NAMES["last10"]
     if claim.holds is None:
         return f"{words[None]}: {claim.text} ({claim.why})"

@@ -1,7 +1,7 @@
 """Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round closes.
 
-Both are chosen by the seed and are the same for every algorithm and engine. A malicious client
-ignores what protections do on a client, so its reply is falsified after it has arrived.
+The seed determines both, so they are the same for every algorithm and engine. A malicious client
+ignores the client's half of protections, so its reply is falsified after it has arrived.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attack:
         0, "number of malicious clients among all clients; the seed chooses them", low=0
     )
     scale: float = setting(
-        10.0, "scaling: factor of the change; noise: standard deviation of what is sent", above=0
+        10.0, "scaling: factor of the change; noise: standard deviation of the sent change", above=0
     )
 
     def __post_init__(self) -> None:
@@ -48,6 +48,7 @@ class Attack:
 
     @property
     def is_active(self) -> bool:
+        """Return True if there are malicious clients."""
         return self.f > 0
 
     def check_run(self, clients: Sequence[str], task: str) -> None:
@@ -221,7 +222,7 @@ class Faults:
 def check_participation(
     faults: Faults, speeds: Speeds, participation: Participation, clients: Sequence[str]
 ) -> None:
-    """Before a run, raise an error if settings do not match each other or the clients."""
+    """Raise ConfigError or DataError if faults, speeds and participation do not match each other or the clients."""
     size = (
         participation.compute_sample_size(len(clients))
         if isinstance(participation, RandomParticipation)

@@ -49,7 +49,7 @@ def hash_file(file: str) -> str:
 
 
 def read_file_bytes(file: str) -> bytes:
-    """Read a file of availability times; raise DataError if that fails."""
+    """Read a file of availability or speeds as bytes; raise DataError if that fails."""
     try:
         return read_regular_file(Path(file), JSON_LIMIT)
     except OSError as error:
@@ -59,6 +59,7 @@ def read_file_bytes(file: str) -> bytes:
 def group_csv_by_client(
     file: str, text: str, columns: Sequence[str]
 ) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of a CSV file by client; raise DataError if a column is missing."""
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
     if missing:
@@ -77,6 +78,7 @@ def list_rows(value: Any) -> Iterable[Any]:
 
 
 def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
+    """Convert a client's row to numbers; raise DataError unless each is at least 0."""
     problem = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
         values = [given[c] for c in columns] if isinstance(given, dict) else given
@@ -100,6 +102,7 @@ class Availability:
         return type(self).__name__
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
+        """Return True if the client can be reached."""
         raise NotImplementedError
 
     def wait(self, client: str, now: float, seed: int) -> float:
@@ -107,7 +110,7 @@ class Availability:
         return 0.0
 
     def know(self, clients: Iterable[str]) -> None:
-        """Before a run, raise DataError if the rule does not fit its clients."""
+        """Before a run, raise DataError if the rule does not match the run's clients."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Diurnal(Availability):
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
-    unit: TimeUnit = setting("rounds", "unit of `day`: rounds or seconds")
+    unit: TimeUnit = setting("rounds", "unit of `period`: rounds or seconds")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -231,7 +234,7 @@ class Speeds:
         return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
 
     def check_clients(self, clients: Iterable[str]) -> None:
-        """Before a run, raise DataError if the file does not fit its clients."""
+        """Before a run, raise DataError if the file does not match the run's clients."""
         unknown = self.file_rows.keys() - set(clients)
         if unknown:
             raise DataError(f"{self.file}: there is no client '{min(unknown)}'")

@@ -54,7 +54,7 @@ class RandomParticipation:
     def select_among(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
     ) -> list[str]:
-        """Select the usual number of clients among the reachable ones, or all of these if they are fewer."""
+        """Select the usual number of clients among the reachable ones, or all of them if they are fewer."""
         size = min(self.compute_sample_size(len(clients)), len(reachable))
         positions = self.draw_positions(t, clients, reachable, size, seed)
         return [reachable[i] for i in sorted(positions)]

@@ -189,13 +189,14 @@ def run_different_attacks(
     results = {}
     for knowledge, attack in by_knowledge.items():
         gradient = attack.compute_first_gradient()
-        same = next((found for first, found in done if are_equal(first, gradient)), None)
+        same = next((found for first, found in done if are_same_gradients(first, gradient)), None)
         results[knowledge] = same or attack.run_restarts()
         done.append((gradient, results[knowledge]))
     return results
 
 
-def are_equal(a: Tensors, b: Tensors) -> bool:
+def are_same_gradients(a: Tensors, b: Tensors) -> bool:
+    """Return True if two attackers compute the same gradient, bit for bit."""
     return all(torch.equal(v, b[k]) for k, v in a.items())
 
 
@@ -211,7 +212,7 @@ def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
 def pack_reply(
     case: AttackCase, inferred: bool, results: dict[str, tuple[int, attacks.Reconstruction]]
 ) -> Reply:
-    """Pack the results as tensors and numbers, which every engine can send."""
+    """Pack the results of all attackers as tensors and numbers, which every engine can send."""
     tensors, numbers = dict[str, Tensor](), {"t": case.round, "image": case.first_image}
     metrics: dict[str, float] = {**numbers, "inferred": inferred}
     for knowledge, (restart, found) in results.items():

@@ -84,7 +84,7 @@ def build_outsider(plan: Plan, job: Job, guess: str) -> RecordingClient:
 
 
 def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
-    """Return what an attacker uses in place of the personal parameters, for every algorithm alike.
+    """Return an attacker's guess of the personal parameters, made in the same way for every algorithm.
 
     ``initial``: the values before the first round, made by the server. ``fresh``: newly drawn ones.
     """
@@ -102,7 +102,7 @@ def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
 
 
 def record_local_training(plan: Plan, job: Job, client: RecordingClient) -> RecordingClient:
-    """Run the algorithm's ``local``, which records its passes on the client."""
+    """Run the algorithm's ``local`` on the client, which records the passes instead of training."""
     with seeded(plan.seed, "local", job.t, job.client):
         plan.algorithm.local(client)
     for p in params(client.net).values():
@@ -204,7 +204,7 @@ def psnr(a: Tensor, b: Tensor) -> float:
 def ssim(a: Tensor, b: Tensor) -> float:
     """Return the structural similarity: the mean over channels and Gaussian windows.
 
-    An image smaller than the window gets a smaller one.
+    An image smaller than the window gets a smaller window.
     """
     a, b = (v.double().clamp(0, 1).unsqueeze(1) for v in (a, b))  # channels one by one
     size = min(SSIM_WINDOW, *a.shape[2:])
@@ -224,6 +224,7 @@ def ssim(a: Tensor, b: Tensor) -> float:
 
 
 def make_gaussian_window(size: int) -> Tensor:
+    """Make the window of SSIM, whose weights add up to 1."""
     offsets = torch.arange(size, dtype=torch.float64) - size // 2
     line = (-offsets.square() / (2 * SSIM_SIGMA**2)).exp()
     line /= line.sum()
@@ -339,6 +340,7 @@ def cosine_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
+    """Return the squared distance of the gradient of these images from the observed one."""
     return (target.compute_gradient(x, y) - target.observed_gradient).square()
 
 
@@ -348,6 +350,7 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def make_variable(start: Tensor) -> Tensor:
+    """Return a copy of a tensor that an attack optimises."""
     return start.clone(memory_format=torch.preserve_format).requires_grad_(True)
 
 

@@ -104,6 +104,7 @@ class Snapshots:
 
 
 def read_groups(path: Path) -> Memory:
+    """Read the groups of tensors in a file of a snapshot."""
     with files.translate_disk_errors(path):
         return decode_groups(files.read_regular_file(path, BLOB_LIMIT), finite=False)[0]
 
@@ -139,7 +140,7 @@ Record = dict[str, Any]
 def make_records(
     plan: Plan, case: AttackCase, settings: AttackSettings, reply: Reply
 ) -> list[Record]:
-    """Make the records of all attackers."""
+    """Return the records of one case for the log: one per attacker and image."""
     scale = plan.federation.data(case.client).train.scale
     x, y = case.load_batch(plan)
     known = settings.labels == "inferred" and not reply.metrics["inferred"]
@@ -188,7 +189,7 @@ def compare_images(
 
 
 def match_images(true: Tensor, found: Tensor) -> list[int]:
-    """Assign reconstructions to originals for the highest PSNR, as a gradient has no image order."""
+    """Assign reconstructions to originals for the highest PSNR; a gradient defines no order of images."""
     costs = [[-psnr(f, t) for f in found] for t in true]
     return [int(j) for j in linear_sum_assignment(costs)[1]]
 
@@ -238,7 +239,7 @@ class AttackLog:
     """The file ``attacks.jsonl``: the settings of the audit, then a line per image."""
 
     def __init__(self, folder: Path, settings: Record) -> None:
-        """Open the log; raise an error if it was started with other settings."""
+        """Open the log; raise FolderError if it was started with other settings."""
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
         with files.translate_disk_errors(self.path):
@@ -278,7 +279,7 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
 
 
 def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLog) -> None:
-    """Record the loss of snapshots until the lowest level is reached; do nothing if nothing is sent."""
+    """Record the loss of snapshots until the lowest level is reached; do nothing if no parameters are sent."""
     losses = summary.collect_losses(log.read_records()).get(label)
     if losses is None:
         return
@@ -296,7 +297,7 @@ def list_cases(
 ) -> list[AttackCase]:
     """List all cases of one run; none if the algorithm sends no parameters.
 
-    A level that another algorithm does not reach is not attacked.
+    Rounds of a loss level that another algorithm does not reach are left out.
     """
     out, records = [], log.read_records()
     rounds: Collection[int] = victims.rounds
@@ -351,7 +352,7 @@ def invert_gradients(
 def make_jobs(
     cases: Iterable[AttackCase], snapshots: Snapshots, settings: AttackSettings
 ) -> Iterator[Job]:
-    """Make a job per case. Jobs of one client share its tensors, so engines send them once."""
+    """Make an attack job for each case; jobs of one client share its tensors, so engines send them once."""
     make_training_job = cache(snapshots.make_job)
     for case in cases:
         job, task = make_training_job(case.round, case.client), GradientInversion(case, settings)

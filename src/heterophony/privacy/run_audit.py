@@ -52,7 +52,7 @@ QUICK_AUDIT = AuditSetup(
     {
         "data": {"name": "photos", "clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.5}},
         "model": {"name": "smallcnn", "head_depth": 1},
-        "local": {"epochs": 3, "batch": 20, "lr": 0.02},
+        "training": {"epochs": 3, "batch": 20, "lr": 0.02},
         "participation": {"rate": 1.0},
     },
     ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
@@ -169,7 +169,7 @@ def build_audit_configs(
 def open_audit(
     configs: Mapping[str, Config], victims: audit.Victims, how: AttackSettings, parent: Path
 ) -> Audit:
-    """Create the folders of an audit, or open those of one with the same settings."""
+    """Create the folders of an audit, or reopen the folders of an audit with the same settings."""
     first = next(iter(configs.values()))
     prepare_engine(first.engine)
     federation = read_federation(first)
@@ -200,7 +200,7 @@ def open_audit(
 
 
 def check_single_replies(config: Config) -> None:
-    """Raise ConfigError for protections under which the attacked replies are not those sent."""
+    """Raise ConfigError for protections under which attacks on single replies are not possible."""
     for protection in config.protections:
         if type(protection).choose_client is not Protection.choose_client:
             raise ConfigError(
@@ -277,9 +277,9 @@ def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
 def find_row(
     folder: Path, content: dict[str, Any], name: str, knowledge: str
 ) -> dict[str, Any] | None:
-    """Return the row of an algorithm and an attacker; None if there was no such attack.
+    """Return an audit's row of an algorithm and an attacker; None if there was no such attack.
 
-    Raise FolderError if a level of the loss is missing.
+    Raise FolderError if a loss level is missing.
     """
     levels = {f"{v:g}" for v in content["asked"]["victims"]["losses"]}
     rows: list[dict[str, Any]] = content["rows"]

@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 
 def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
-    """Return the first round that reaches each level of the loss; levels not reached are left out."""
+    """Return the first round that reaches each loss level; levels that are not reached are left out."""
     found = {
         level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
     }
@@ -41,7 +41,7 @@ def lists_sent_parameters(record: Record) -> bool:
 
 
 def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
-    """Collect the rounds that reach each level, by algorithm; empty without loss levels."""
+    """Collect the rounds that reach each loss level, by algorithm; empty without loss levels."""
     found = list(records)
     levels = found[0]["victims"].get("losses", ())
     if not levels:
@@ -55,7 +55,7 @@ def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float
     return sorted(set.intersection(*reached), reverse=True) if reached else []
 
 
-# what an attacker uses for the personal parameters: a guess, the same for every algorithm, or them
+# personal parameters that an attacker assumes: a guess, made alike for every algorithm, or the true ones
 GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN = "fresh", "initial", "known"
 PRIVATE_KNOWLEDGE = (GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN)
 IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
@@ -123,7 +123,7 @@ def summarise_row(
 def summarise_matching(
     records: Sequence[Record], matched: Mapping[str, Mapping[float, int]]
 ) -> dict[str, dict[str, Record]]:
-    """Return the round in which each algorithm reached each level, and its loss in that round."""
+    """Return the round in which each algorithm reached each loss level, and its loss in that round."""
     losses = collect_losses(records)
     return {
         name: {f"{v:g}": {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
@@ -132,6 +132,7 @@ def summarise_matching(
 
 
 def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
+    """Return mean and maximum of PSNR and SSIM over several attacks."""
     return {
         "psnr_mean": fmean(r["psnr"] for r in attacks),
         "psnr_max": max(r["psnr"] for r in attacks),
@@ -142,7 +143,7 @@ def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AuditPart:
-    """A part of an audit with its own column: one round or one level of the loss."""
+    """A part of an audit with its own column: one round or one loss level."""
 
     kind: str  # "rounds" or "losses": where a row has its numbers
     key: str
@@ -181,7 +182,7 @@ QUALITY_COLUMNS = {
 
 
 def build_audit_table(content: Record) -> ResultTable:
-    """Build the table of recovered images; reference images at the bottom show the PSNR of no leak."""
+    """Build the table of recovered images; reference images at the bottom show the PSNR without a leak."""
     how, parts = content["asked"]["how"], list_parts(content)
     rows: Rows = [
         [

@@ -40,7 +40,7 @@ def import_accounting() -> ModuleType:
 
 
 def make_event(noise: float, rate: float | None, steps: int) -> Any:
-    """Describe ``steps`` releases of a sum with noise, each over a Poisson sample of this rate.
+    """Describe ``steps`` noisy sums to dp-accounting, each over a Poisson sample at this rate.
 
     ``noise`` is the standard deviation divided by the sensitivity. Without a rate, there is no
     sampling that amplifies privacy.
@@ -53,6 +53,7 @@ def make_event(noise: float, rate: float | None, steps: int) -> Any:
 
 
 def create_accountant(grid: float = GRID) -> Any:
+    """Create an accountant that adds up privacy losses on this grid."""
     library = import_accounting()
     return library.pld.PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
 

@@ -23,7 +23,7 @@ class RunFacts:
     rounds: int
     clients: int
     participation_kind: str  # poisson, uniform, skewed or own
-    rate: float | None  # the probability of a client in a round; None for an own rule
+    rate: float | None  # probability that a client is selected in a round; None for a user's rule
     weights: str  # samples or uniform
     batch: int  # examples in a mini-batch
     shares_buffers: bool  # whether running statistics are averaged
@@ -89,7 +89,7 @@ class Protection(CheckedSettings):
     protections, the client's halves run in the order of the list, the server's in reverse order.
     """
 
-    encodes: ClassVar[bool] = False  # whether it changes names, shapes or types of what is sent
+    encodes: ClassVar[bool] = False  # whether it changes names, shapes or types of the sent tensors
     once_per_round: ClassVar[bool] = False  # whether a client must not reply twice in a round
     guards_replies: ClassVar[bool] = (
         False  # whether losses and metrics of training stay on the client
@@ -113,7 +113,7 @@ class Protection(CheckedSettings):
 
     @property
     def merge_kind(self) -> MergeKind:
-        """The kind of ``merge`` required: any function, one that ignores who replied, or one of the sum."""
+        """The kind of ``merge`` required: any function, one that ignores who sent which reply, or a function of the sum."""
         return "any"
 
     @property
@@ -131,11 +131,11 @@ class Protection(CheckedSettings):
         """Raise ConfigError if the protection does not work with this run or its other protections."""
 
     def check_replies(self, replies: int) -> str:
-        """Return why a round has too few replies for the protection; an empty text if it has enough."""
+        """Return why a round has too few replies for the protection; an empty string if it has enough."""
         return ""
 
     def settle(self, run: RunFacts) -> tuple[Protection, int]:
-        """Fix what depends on the whole run; return also the number of rounds that it may have."""
+        """Return the protection with its settings for this run, and the number of rounds that the run may have."""
         return self, run.rounds
 
     # Privacy --------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Protection(CheckedSettings):
         return Tensors()
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
-        """On the client, after local training: return what is sent and what is kept."""
+        """On the client, after local training: return the tensors to send and to keep."""
         return Departed(up)
 
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:

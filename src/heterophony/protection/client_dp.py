@@ -60,7 +60,7 @@ class ClientDP(base.Protection):
     def check_run(self, run: base.RunFacts) -> None:
         if run.shares_buffers:
             raise ConfigError(
-                "protection.client_dp: not with model.buffers = 'average': running statistics do not"
+                "protection.client_dp: cannot be combined with model.buffers = 'average': running statistics do not"
                 " tolerate noise; set model.buffers = 'local'"
             )
         if self.where == "device":

@@ -20,10 +20,10 @@ LIMIT = 2.0**22  # limit for values: their units, and sums of two, then fit into
 
 
 def to_units(values: Tensor, what: str) -> Tensor:
-    """Round to whole numbers of units, as int64."""
+    """Round to whole numbers of units, as int64; raise DivergedError for values that are too large or NaN."""
     if not bool((values.abs() < LIMIT).all()):  # also false for NaN
         raise DivergedError(
-            f"{what}: a value is not below {LIMIT:g} or not finite; lower training.lr"
+            f"{what}: a value is at least {LIMIT:g} or not finite; lower training.lr"
         )
     return torch.round(values.double() / UNIT).to(torch.int64)
 
@@ -50,7 +50,7 @@ def keep_significant_bits(units: int, bits: int = 24) -> int:
 class Compression(Protection):
     """Send every change in a short form, and remember the rest on the client.
 
-    All values are whole numbers of units, so that what is sent plus what is remembered is exactly the
+    All values are whole numbers of units, so that the sent and the remembered part add up to exactly the
     change. A subclass defines how one tensor is compressed and restored.
     """
 
@@ -161,6 +161,7 @@ class Quantize(Compression):
 
 
 def make_scale(units: int) -> Tensor:
+    """Return a number of units as the float32 tensor that is sent as a scale."""
     return round_to_float32(torch.tensor([units]))
 
 
@@ -170,6 +171,7 @@ def pack_signs(positive: Tensor) -> Tensor:
 
 
 def unpack_signs(packed: Tensor, numel: int) -> Tensor:
+    """Unpack the booleans that ``pack_signs`` packed."""
     return torch.from_numpy(np.unpackbits(packed.numpy(), count=numel)).bool()
 
 
@@ -190,7 +192,7 @@ class TopK(Compression):
         for pattern, ratio in self.ratios.items():
             if type(ratio) not in (int, float) or not 0 < ratio <= 1:
                 raise ConfigError(
-                    f"ratios: that of '{pattern}' must be above 0 and at most 1, not {ratio!r}"
+                    f"ratios: the ratio of '{pattern}' must be above 0 and at most 1, not {ratio!r}"
                 )
 
     @property

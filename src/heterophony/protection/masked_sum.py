@@ -44,8 +44,8 @@ class MaskedSum(Protection):
     def check_run(self, run: RunFacts) -> None:
         if run.unreliable:
             raise ConfigError(
-                "protection.masked_sum: the sum cannot be unmasked without every reply; set no"
-                " participation.dropout and no participation.deadline"
+                "protection.masked_sum: the sum cannot be unmasked without every reply; remove"
+                " participation.dropout and participation.deadline"
             )
         if run.attacked:
             raise ConfigError(
@@ -75,7 +75,7 @@ class MaskedSum(Protection):
         return Departed(Tensors({**rest, **masked}))
 
     def encode(self, values: Tensor, clients: int, name: str) -> Tensor:
-        """Round to whole numbers; raise an error if their sum over the clients could overflow."""
+        """Convert to fixed-point integers; raise DivergedError if their sum over the clients could overflow."""
         scaled = values * 2.0**self.bits
         if not bool((scaled.abs() < LARGEST / clients).all()):
             raise DivergedError(

@@ -29,9 +29,9 @@ from .accounting import compute_epsilon, draw_normal_like, draw_uniform
 from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFacts
 
 WHERE = "protection.example_dp"
-TOLERANCE = 1e-3  # between the mean of single gradients and that of the batch
-COUPLING_TOLERANCE = 1e-5  # between gradients of one example in two batches, by the largest norm
-SEARCHED_EXAMPLES = 50  # examples searched for one of the same class and one of another
+TOLERANCE = 1e-3  # allowed difference of the mean of single gradients from the batch's gradient
+COUPLING_TOLERANCE = 1e-5  # allowed difference of one example's gradients in two batches
+SEARCHED_EXAMPLES = 50  # examples among which ``choose_examples`` chooses
 
 
 class SingleGradients:
@@ -53,17 +53,15 @@ class SingleGradients:
         sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
         parameters: list[Any] = list(named.values())
         for p in parameters:
-            p.grad_sample = None  # else Opacus adds the next ones to them
+            p.grad_sample = None  # otherwise Opacus would add the next gradients to these
         return sums
 
 
 @contextmanager
 def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
-    """Have Opacus compute the gradient of every example in the backward passes of the block."""
+    """Let Opacus compute the gradient of every example in the backward passes of the block."""
     if find_spec("opacus") is None:
-        raise ConfigError(
-            f"{WHERE}: it needs Opacus; install it with pip install 'heterophony[dp]'"
-        )
+        raise ConfigError(f"{WHERE}: needs Opacus; install it with pip install 'heterophony[dp]'")
     from opacus import GradSampleModule  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     if any(map(is_parametrized, net.modules())):
@@ -90,6 +88,7 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
 
 
 def get_single(parameter: Tensor) -> Tensor | None:
+    """Return the gradients of a parameter by example, as Opacus stores them."""
     return getattr(parameter, "grad_sample", None)
 
 
@@ -107,7 +106,7 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
             )
 
 
-# One example, whatever the others are -----------------------------------------------------------
+# Independence of the examples in a batch ---------------------------------------------------------
 
 
 def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
@@ -357,7 +356,7 @@ class ExampleDP(Protection):
 
     def promise(self, run: RunFacts) -> PrivacyPromise:
         how = "what each client sends, with and without one of its examples; ε is the largest of all clients"
-        return PrivacyPromise("example", self.delta, f"{how} clients")
+        return PrivacyPromise("example", self.delta, how)
 
     def spend(
         self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]

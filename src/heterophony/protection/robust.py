@@ -19,7 +19,7 @@ from .base import Gathered, Gathering, MergeKind, Protection
 
 @dataclass(frozen=True, repr=False)
 class CoordinateRule(Protection):
-    """Replace the changes of all replies by the same changes, which the rule computes; any mean keeps them.
+    """Replace the changes of all replies by the result of a rule; every mean of the replies then equals it.
 
     Other values that clients send, such as counts that become weights, are combined in the same way.
     """
@@ -141,7 +141,7 @@ class Krum(Protection):
         if replies < least:
             return f"needs at least 2f + 3 = {least} replies"
         if self.m is not None and self.m > replies - self.f:
-            return f"m = {self.m} is more than all but f replies, {replies - self.f}"
+            return f"m = {self.m} exceeds the {replies - self.f} replies left after removing f"
         return ""
 
     def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:

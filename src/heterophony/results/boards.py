@@ -55,7 +55,7 @@ class BoardStatus:
     written_at: float = 0.0
     states: tuple[str, ...] = ()  # state of each board, in the order of the rows
     table: ResultTable = ResultTable((), ())
-    num_refused: int = 0  # replies and messages, those of unknown boards too
+    num_refused: int = 0  # replies and messages, including those of unknown boards
 
 
 def read_board_status(folder: Path) -> BoardStatus | None:
@@ -77,7 +77,7 @@ def read_board_status(folder: Path) -> BoardStatus | None:
 
 
 def parse_board_status(content: Json) -> BoardStatus:
-    """Check the content of the file; raise an error if it is not as the server writes it."""
+    """Parse the content of the status file; raise an error if it is malformed."""
     if content["form"] != FORMAT_VERSION:
         raise ValueError("of another version")
     written = require_number(content["written"])
@@ -101,6 +101,7 @@ def count_refused(board: Json) -> int:
 
 
 def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
+    """List a board's cells for the table of boards."""
     state, since = require_text(board["state"]), board["since"]
     away = state == "gone" and since is not None
     return [
@@ -122,7 +123,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section of boards; note it if the server has been silent for long."""
+    """Build the page's section of boards; say so if the server has been silent for long."""
     section = {"run": label, "table": render_page(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}
@@ -152,6 +153,7 @@ def summarise_boards(boards: BoardStatus) -> str:
 
 
 def describe_activity(doing: Json) -> str:
+    """Describe what a board is doing, as in ``training client 3, round 7``."""
     return f"{ACTIVITY_LABELS[doing['what']]} client {require_text(doing['client'])}, round {require_count(doing['t'])}"
 
 
@@ -176,18 +178,21 @@ def format_time(date: float, reference: float) -> str:
 
 # Checks of untrusted values ---------------------------------------------------------------------------------
 def require_text(value: Any) -> str:
+    """Return a text of a board, cut to ``MAX_TEXT_LENGTH``; raise TypeError if it is not a text."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value[:MAX_TEXT_LENGTH]
 
 
 def require_count(value: Any) -> int:
+    """Return a count of a board; raise ValueError if it is not a whole number from 0 to 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("not a count")
     return value
 
 
 def require_number(value: Any) -> float:
+    """Return a number of a board; raise ValueError if it is not finite."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("not a number")
     return float(value)
@@ -220,7 +225,7 @@ class LabelledRun(Protocol):
 
 
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Iterate over the boards of a round."""
+    """Yield the name and the values of each board in a round."""
     boards = event.get("boards")
     if isinstance(boards, dict):
         known = {str(name): values for name, values in boards.items() if isinstance(values, dict)}
@@ -250,7 +255,7 @@ def build_board_rounds_section(run: LabelledRun) -> Json | None:
 
 
 def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
-    """Return the first, the last and evenly spaced rounds between them."""
+    """Return at most ``count`` evenly spaced rounds, including the first and the last."""
     if len(rounds) <= count:
         return list(rounds)
     places = {round(i * (len(rounds) - 1) / (count - 1)) for i in range(count)}
@@ -258,6 +263,7 @@ def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
 
 
 def describe_round(event: RoundEvent) -> Json:
+    """Return a round with the activities of its boards, for the chart of the page."""
     return {
         "t": event["t"],
         "seconds": event["seconds"],
@@ -292,6 +298,8 @@ def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
 
 
 def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Value]:
+    """List a board's cells for the table of averages over the rounds."""
+
     def average(key: str) -> float:
         return sum(found.get(key, [])) / rounds
 
@@ -328,4 +336,5 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
 
 
 def list_numbers(values: Mapping[str, Any]) -> list[float | None]:
+    """List a board's ``NUMBERS`` in one round; None for those that are missing."""
     return [get_number(values, key) for key in NUMBERS]

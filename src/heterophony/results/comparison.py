@@ -133,7 +133,7 @@ def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
 def build_row(
     group: Sequence[Run], first: Sequence[Run], alone: Mapping[tuple[int, str], Summary]
 ) -> ComparisonRow:
-    """Build the row of a series; ``alone`` has the runs of Local by seed and data."""
+    """Build the row of a series; ``alone`` holds the summaries of Local by seed and data."""
     summaries = list_summaries(group)
     measures = [extract_measures(s) | compare_with_local(s, alone) for s in summaries]
     common = [k for k in measures[0] if all(k in m for m in measures)]
@@ -183,7 +183,7 @@ def extract_measures(summary: Summary) -> dict[str, float]:
 
 
 def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
-    """Return the finished runs of Local by seed and data; if there are several, the first."""
+    """Return the summaries of finished runs of Local by seed and data; the first of several counts."""
     found = dict[tuple[int, str], Summary]()
     for run in runs:
         if run.algorithm == "local" and (s := run.summary):
@@ -194,7 +194,7 @@ def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
 def compare_with_local(
     summary: Summary, alone: Mapping[tuple[int, str], Summary]
 ) -> dict[str, float]:
-    """Return the share of clients that are better in Local training; empty without a run of Local."""
+    """Return the share of clients with a higher P in Local; empty without a run of Local to compare."""
     local = alone.get((summary.seed, summary.data_sha256))
     if local is None or local is summary or local.clients.keys() != summary.clients.keys():
         return {}
@@ -244,6 +244,7 @@ def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differenc
 
 
 def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDifference:
+    """Compute the paired difference of one measure; p is not corrected yet."""
     spread = Spread.from_values([a - b for a, b in zip(own, other, strict=True)])
     return PairedDifference(
         spread.mean, spread.std, spread.ci95, statistics.compare_pairs(own, other).p
@@ -269,7 +270,7 @@ def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 def mark_leads(
     rows: Sequence[ComparisonRow], series: Sequence[Sequence[Run]]
 ) -> list[ComparisonRow]:
-    """Set in which measures each row leads; only finished runs are compared."""
+    """Set the measures in which each row leads; only finished runs are compared."""
     measured = {
         row.name: index_measures_by_block(group)
         for row, group in zip(rows, series, strict=True)
@@ -285,7 +286,7 @@ def mark_leads(
 def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | None:
     """Find the series whose measure is higher than that of all others, beyond chance.
 
-    The highest is compared with each other one over the seeds and data that both have. All
+    The highest series is compared with every other one over the seeds and data that both have. All
     p values, corrected for their number (Holm), must be below ALPHA.
     """
     known = {
@@ -331,13 +332,10 @@ def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
     common = set.intersection(*(set(row.seeds) for row in finished))
     needed = statistics.count_pairs_needed(len(finished) - 1)
     if not common:
-        return f"the rows have no seed in common; comparing them takes at least {needed}"
+        return f"the rows have no seed in common; a comparison needs at least {needed}"
     if len(common) < needed:
-        seeds = "one seed" if len(common) == 1 else f"{len(common)} seeds"
-        return (
-            f"{seeds} cannot tell {len(finished)} rows from chance; at least {needed} seeds are"
-            " needed"
-        )
+        seeds = "one seed is" if len(common) == 1 else f"{len(common)} seeds are"
+        return f"{seeds} too few to compare {len(finished)} rows; at least {needed} are needed"
     return f"over {len(common)} seeds, no row is higher than all others beyond chance"
 
 
@@ -363,6 +361,7 @@ def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
 
 
 def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
+    """Explain that there are too few pairs of runs for a significant difference."""
     beside = f" with {others} other comparison{'s' * (others > 1)}" if others else ""
     if pairs == 1:
         return (
@@ -378,6 +377,7 @@ def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
 
 
 def describe_significant_differences(gaps: Mapping[str, PairedDifference], first: str) -> str:
+    """Describe which rows are significantly higher or lower than the first."""
     sides: dict[str, list[str]] = {"higher": [], "lower": []}
     for name, gap in gaps.items():
         if gap.p_holm < statistics.ALPHA:

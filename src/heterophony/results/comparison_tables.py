@@ -255,6 +255,7 @@ def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
 
 
 def list_overview_cells(row: ComparisonRow, shown: Sequence[str], new: bool) -> list[Value]:
+    """List the cells of a row of the table that ``compare`` prints."""
     gaps = [row.get_difference(key) for key in HEADLINES]
     sent = sum(row.spreads[f"MB_{way}"].mean for way in ("up", "down"))
     work = row.spreads.get("work")

@@ -119,6 +119,7 @@ def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
 
 
 def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.int8]:
+    """Build the matrix of rounds × clients from the events of a run."""
     rounds = select_rounds(run.events)
     column = {c: i for i, c in enumerate(clients)}
     matrix = np.full((len(rounds), len(clients)), NOT_SELECTED, np.int8)

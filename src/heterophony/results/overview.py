@@ -35,7 +35,7 @@ CostColumns = dict[str, list[float]]
 
 
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
-    """Return columns with one entry per evaluation; evaluation t is made before round t.
+    """Return the costs before each evaluation as columns; evaluation t is made before round t.
 
     ``MB`` counts 10⁶ bytes, up and down. ``simulated`` is present if there is a simulated clock.
     """
@@ -86,7 +86,7 @@ def find_change(path: Path) -> int:
 
 
 def read_run_progress(folder: Path) -> RunProgress:
-    """Read the progress of one run; a damaged run has a state too, so it does not hide other runs."""
+    """Read the progress of one run; damage becomes its state, so that it does not hide other runs."""
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
@@ -166,6 +166,7 @@ def read_run_overview(folder: Path) -> RunOverview:
 
 
 def summarise_lines(path: Path) -> RunOverview:
+    """Summarise an event file; raise an error if it is damaged."""
     start, evaluations, rounds = split_lines(path)
     begun = parse_json_line(path, start)
     seconds = [float(parse_json_line(path, line)["seconds"]) for line in rounds[-AVERAGED_ROUNDS:]]

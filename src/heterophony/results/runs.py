@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary; that of an unfinished run as if it stopped now, None before the first evaluation."""
+        """The summary, of an unfinished run as if it stopped now; None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property
@@ -111,10 +111,11 @@ def read_run(folder: Path) -> Run:
 
 
 def read_config_table(path: Path) -> dict[str, Any]:
+    """Read the ``config.toml`` of a run as nested plain data."""
     try:
         with translate_disk_errors(path):
             table = tomllib.loads(read_text_file(path))
-        list(flatten_config(table))  # as labels and comparisons will
+        list(flatten_config(table))  # raises here what labels and comparisons would raise later
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
     except RecursionError:
@@ -181,7 +182,7 @@ def load_readable_runs(
 def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]:
     """Return the path itself if it is a run folder, otherwise the run folders in it that have started.
 
-    ``unpacked`` has the content of the path's archive; a run in both is taken from the path.
+    ``unpacked`` is the folder with the path's unpacked archive; a run in both is read from the path.
     """
     if is_file(path / CONFIG_FILE):
         return [path]
@@ -201,7 +202,7 @@ def has_started(events: Path) -> bool:
     try:
         return any(True for _ in read_events(events))
     except HeterophonyError:
-        return True  # it is named when it is loaded
+        return True  # the error is reported when the run is loaded
 
 
 # Labels -------------------------------------------------------------------------------------
@@ -256,6 +257,7 @@ def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
 
 
 def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
+    """Format those settings of a run that its label shows."""
     return [f"{k.removeprefix('algorithm.')}={v}" for k, v in settings.items() if k in keys]
 
 

@@ -107,7 +107,7 @@ class SweepTable:
 
 
 def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
-    """Read the results so far of a sweep from its folder."""
+    """Read the results of a sweep so far from its folder."""
     if not (folder / SWEEP_FILE).is_file():
         raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
     content = read_sweep_file(folder)
@@ -154,6 +154,7 @@ def build_row(
     failed: Mapping[str, str],
     stops: Mapping[str, EarlyStop],
 ) -> SweepRow:
+    """Build the row of one combination of settings from the events of its runs."""
     seeds, names = list(runs.values()), list(runs)
     reasons = [failed[n] for n in names if n in failed]
     if reasons:
@@ -286,11 +287,12 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def format_setting(value: Any) -> str:
+    """Format the value of a setting for a table; text is shown without quotes."""
     return value if isinstance(value, str) else format_value(value)
 
 
 def build_sweep_table(sweep: SweepTable) -> ResultTable:
-    """Build the table of a sweep; its notes give the choice and its certainty."""
+    """Build the table of a sweep; its notes describe the choice and how certain it is."""
     parts = ("valid", "test") if sweep.validated else ("last 10",)
     measured = [Column(f"{m} {p}", kind="percent", show="std") for m in "PG" for p in parts]
     rows: Rows = [
@@ -382,6 +384,7 @@ def build_tune_table(tune: TuneTable, trials: int, keep: bool) -> ResultTable:
 
 
 def list_tuned_cells(algorithm: TunedAlgorithm) -> list[Value]:
+    """List an algorithm's cells for the table of a tune."""
     chosen = algorithm.sweep.chosen
     return [
         *([""] * 4 if chosen is None else list_measure_cells(chosen, True)),

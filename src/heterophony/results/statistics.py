@@ -18,7 +18,7 @@ from .runs import Run, group_by_series
 CONFIDENCE, ALPHA = 0.95, 0.05
 MANY_DEGREES = 1e9  # degrees of freedom above which Student's t is treated as normal
 MAX_EXACT_PAIRS = 20  # pairs up to which all 2^n sign patterns are counted
-SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
+SIGN_PATTERN_DRAWS = 100_000  # sign patterns drawn if there are more pairs
 ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
 
 
@@ -32,7 +32,7 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The mean difference of pairs, its interval and its p."""
+    """The mean difference of pairs, its interval and its p value."""
 
     pairs: int
     mean: float
@@ -96,11 +96,12 @@ def compare_pairs(
 
 
 def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
-    """Compute the share of sign patterns whose sum is at least as far from 0, exact up to 20 pairs.
+    """Compute the p value of a two-sided sign-flip test, exact up to 20 pairs.
 
-    The test is two-sided. If pairs differed only by chance, both signs would be equally likely. Unlike
-    Student's test, it assumes no distribution, and unlike Wilcoxon's, it uses the sizes of differences
-    and needs no rule for ties and zeros.
+    It is the share of sign patterns whose sum is at least as far from 0 as the sum of ``deltas``: if
+    pairs differed only by chance, both signs would be equally likely. Unlike Student's test, it
+    assumes no distribution, and unlike Wilcoxon's, it uses the sizes of differences and needs no
+    rule for ties and zeros.
     """
     if len(deltas) > MAX_EXACT_PAIRS:
         draws = make_generator(0, "sign flips", len(deltas)).integers(
@@ -109,8 +110,8 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
         sums = (2.0 * draws - 1.0) @ deltas
         return (1 + count_extreme_sums(sums, deltas)) / (
             1 + SIGN_PATTERN_DRAWS
-        )  # the pattern that came out is one too
-    sums = deltas[:1]  # its other sign mirrors everything
+        )  # the observed pattern counts, too
+    sums = deltas[:1]  # the other sign gives the same sums, mirrored
     for delta in deltas[1:]:
         sums = np.concatenate([sums + delta, sums - delta])
     return count_extreme_sums(sums, deltas) / len(sums)
@@ -128,7 +129,7 @@ def compute_smallest_p(pairs: int) -> float:
 
 
 def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
-    """Return the least number of pairs that can give p < alpha, corrected for the comparisons."""
+    """Return the least number of pairs that can give p < alpha, corrected for the number of comparisons."""
     pairs = 1
     while comparisons * compute_smallest_p(pairs) >= alpha:
         pairs += 1
@@ -155,12 +156,12 @@ def compare_ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> Ran
     n, k = values.shape
     placed = rank_rows(values)
     average = placed.mean(axis=0)
-    spread = float(((placed - (k + 1) / 2) ** 2).sum())  # 0 where everything is tied
+    spread = float(((placed - (k + 1) / 2) ** 2).sum())  # 0 if everything is tied
     between = float(((placed.sum(axis=0) - n * (k + 1) / 2) ** 2).sum())
     statistic = (k - 1) * between / spread if spread else 0.0
     p = float(chdtrc(k - 1, statistic))
     critical = compute_critical_difference(k, n, alpha)
-    # Nemenyi's test may only be asked where Friedman's found that there is a difference
+    # Nemenyi's test is valid only if Friedman's finds a difference
     groups = find_indistinguishable_groups(average.tolist(), critical if p < alpha else inf)
     return RankComparison(tuple(average.tolist()), n, statistic, p, critical, groups)
 
@@ -254,6 +255,7 @@ def pair_key(run: Run) -> tuple[int, str]:
 
 
 def subtract(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
+    """Subtract a curve from another at the rounds that both have."""
     return {t: v - other[t] for t, v in own.items() if t in other}
 
 

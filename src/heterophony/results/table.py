@@ -158,7 +158,7 @@ def format_rows(table: ResultTable) -> list[list[str]]:
 
 
 def list_full_titles(table: ResultTable) -> list[str]:
-    """List the titles for a table outside a page, with the unit of percentages."""
+    """List the column titles for Markdown and LaTeX, with "(%)" after those of percentages."""
     return [f"{c.title} (%)" if c.kind == "percent" else c.title for c in table.columns]
 
 
@@ -193,6 +193,7 @@ def render_csv(table: ResultTable) -> str:
 
 
 def list_csv_heads(column: Column) -> list[str]:
+    """List the heads of a column in a CSV file; a column with a spread becomes four."""
     unit = " %" if column.kind == "percent" else ""
     if column.show == "value":
         return [f"{column.name}{unit}"]
@@ -200,7 +201,9 @@ def list_csv_heads(column: Column) -> list[str]:
 
 
 def list_csv_values(cell: Cell, column: Column) -> list[float | str]:
-    def number(value: float) -> float:  # without the bits that the product adds
+    """List the values of a cell in a CSV file, one per head of its column."""
+
+    def number(value: float) -> float:  # without the digits that the product adds
         return float(f"{100 * value:.12g}") if column.kind == "percent" else value
 
     value = cell.value
@@ -304,7 +307,7 @@ def render_html_cell(name: str, cell: Cell, text: str) -> str:
 
 
 def escape_html_text(text: str) -> str:
-    """Escape text for HTML; text between backticks becomes code."""
+    """Escape text for HTML, as in the cells of a table; text between backticks becomes ``<code>``."""
     return CODE.sub(r"<code>\1</code>", escape_html(text))
 
 
@@ -379,7 +382,7 @@ def break_title(column: FittedColumn) -> FittedColumn:
 
 
 def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
-    """Return the least width of a table, in which text is broken at spaces, but not names or numbers."""
+    """Return the least width of a table; only texts may be broken, at spaces, not names and numbers."""
     widths = [c.width for c in columns]
     for i, c in enumerate(columns):
         if i and c.column.kind == "text":
@@ -388,6 +391,7 @@ def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
 
 
 def add_widths(widths: Sequence[int]) -> int:
+    """Return the width of a table with columns of these widths."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 

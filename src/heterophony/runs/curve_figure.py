@@ -24,7 +24,7 @@ class NotebookFigure(Figure):
 def draw_curves(
     curves: Mapping[str, Sequence[tuple[int, float]]], title: str, score: str = "accuracy"
 ) -> NotebookFigure:
-    """Draw the measured scores over the rounds."""
+    """Draw the scores of G and P over the rounds."""
     figure = NotebookFigure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for measure, (color, label) in LINES.items():
@@ -44,5 +44,5 @@ def draw_curves(
 
 
 def has_negative(curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
-    """Return True if a score is below 0, as R² can be."""
+    """Return True if a score of the curves is below 0, as R² can be."""
     return any(v < 0 for k in LINES for _, v in curves[k])

@@ -1,4 +1,4 @@
-"""Curves of accuracy and loss over the rounds, and what results report about them: best, last, mean of ten."""
+"""Curves of accuracy and loss over the rounds, and their summary: best, last, mean of the last ten."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class MeanStd:
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> MeanStd:
+        """Compute the mean and the standard deviation of some accuracies."""
         return cls(fmean(values), pstdev(values))
 
 
@@ -74,6 +75,7 @@ class Accuracy:
 
     @classmethod
     def from_curve(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
+        """Summarise a curve of accuracies; choose a round if there is a validation curve."""
         at, best = find_highest_point(curve)
         chosen = None
         if validation:
@@ -92,6 +94,7 @@ class Fairness:
 
     @classmethod
     def from_accuracies(cls, accuracies: Sequence[float]) -> Fairness:
+        """Compute how much the accuracies of clients differ."""
         worst = sorted(accuracies)[: max(1, int(WORST_FRACTION * len(accuracies)))]
         return cls(fmean(worst), pstdev(accuracies))
 
@@ -113,7 +116,7 @@ class NewClients:
     """The clients that joined after training; accuracies are pooled over their test examples."""
 
     rounds: int  # rounds that each client trained on its own data
-    before: float  # accuracy before they train or tune
+    before: float  # accuracy before they train or fine-tune
     P: float
     G: float | None
     fairness: Fairness  # fairness of P
@@ -121,6 +124,7 @@ class NewClients:
 
     @classmethod
     def from_event(cls, event: NewClientsEvent) -> NewClients:
+        """Compute the results of new clients from the event of a run."""
         test, correct, generic = event["test"], event["P"], event["G"]
         accuracies = [c / n for c, n in zip(correct, test, strict=True)]
         clients = {

@@ -57,9 +57,10 @@ In tasks other than classification: the task's score, added up over the client's
 """
 
 MetricValues = dict[str, list[float | None]]
+"""Values by name of the metric, in the order of the clients; null if it is undefined for a client."""
+
 # one list per client, of [true class, predicted class, examples]
 Confusions = list[list[list[int]] | None]
-"""Values by name of the metric, in the order of the clients; null if it is undefined for a client."""
 
 Measure = Literal["G", "P"]
 MEASURES: tuple[Measure, ...] = ("G", "P")
@@ -287,7 +288,7 @@ class NewClientsEvent(TypedDict):
         list[float] | None,
         "correct answers of the generic model on each new client's test examples; null if there is none",
     ]
-    sha256: Annotated[list[str], "digest of what each new client keeps"]
+    sha256: Annotated[list[str], "digest of each new client's memory"]
     seconds: Annotated[float, "real duration"]
     work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
 
@@ -298,7 +299,7 @@ class EndEvent(TypedDict):
     event: Literal["end"]
     t: Annotated[int, "number of rounds of the run"]
     model_sha256: Annotated[
-        str, "digest of the server's tensors, of what each client keeps, and of given tensors"
+        str, "digest of the server's tensors, of each client's memory, and of given tensors"
     ]
     stopped: NotRequired[Annotated[str, "why the run stopped before its last round, if it did"]]
     seconds: Annotated[float, "real duration of the last evaluation"]
@@ -323,18 +324,18 @@ def get_start(events: Sequence[Event]) -> StartEvent:
 
 
 def get_end(events: Sequence[Event]) -> EndEvent | None:
-    """Return the last event if the run is finished, else None."""
+    """Return the end event if the run is finished, else None."""
     last = events[-1] if events else None
     return last if last is not None and last["event"] == "end" else None
 
 
 def select_evaluations(events: Iterable[Event]) -> list[EvaluationEvent]:
-    """Return the evaluations, in order."""
+    """Return the evaluations of a run, in order."""
     return [e for e in events if e["event"] == "evaluation"]
 
 
 def select_rounds(events: Iterable[Event]) -> list[RoundEvent]:
-    """Return the rounds of training, in order."""
+    """Return the events of training rounds, in order."""
     return [e for e in events if e["event"] == "round"]
 
 
@@ -367,7 +368,7 @@ def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
 
 
 def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return the last evaluation of personal models, or that of the kept round; None if there is none.
+    """Return the last evaluation of personal models, or of the kept round; None if there is none.
 
     For a client that did not reply, the counts are those of its previous reply.
     """

@@ -1,4 +1,4 @@
-"""The run folder: its configuration, events and commits, which a killed run resumes from."""
+"""The run folder: its configuration, events and commits, from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ class GrowingDigest:
         self.size, self._sha256 = 0, hashlib.sha256()
 
     def update(self, content: bytes) -> None:
-        """Add the bytes appended to the file."""
+        """Add bytes that were appended to the events."""
         self.size += len(content)
         self._sha256.update(content)
 
     def get(self) -> str:
+        """Return the digest of the events so far."""
         return self._sha256.hexdigest()
 
 
 def digest_beginning(path: Path, size: int) -> GrowingDigest:
-    """Compute the digest of the first ``size`` bytes of a file."""
+    """Compute the digest of the first ``size`` bytes of a run's events."""
     digest = GrowingDigest()
     if not size:
         return digest  # there may be no file yet
@@ -118,8 +119,7 @@ def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int
             right = False
         if not right:
             raise FolderError(
-                f"the memory of client {client} ({path}) is not what its commit recorded"
-                " (its sha256 differs)"
+                f"the memory of client {client} ({path}) does not match its commit (its sha256 differs)"
             )
 
 
@@ -167,7 +167,7 @@ class RunFolder:
         return self.read_config_text()
 
     def read_config_text(self) -> str:
-        """Return the text of ``config.toml``."""
+        """Return the text of the run's ``config.toml``."""
         with files.translate_disk_errors(self.config_file):
             try:
                 return files.read_text_file(self.config_file)
@@ -175,7 +175,7 @@ class RunFolder:
                 raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
     def lock(self) -> None:
-        """Lock the folder, or raise an error if another process owns it; delete what killed owners left."""
+        """Lock the folder, or raise BusyError if another process uses it; delete files that killed ones left."""
         folders = (self.commits_folder, self.client_store.memory_folder, self.scratch_folder)
         for path in (self.events_file, *folders):
             if path.is_symlink():
@@ -185,7 +185,7 @@ class RunFolder:
         files.remove_unfinished_files(self.path)
 
     def close(self) -> None:
-        """Release the folder and delete its temporary files."""
+        """Release the run folder and delete its temporary files."""
         if self._lock is not None:
             shutil.rmtree(self.scratch_folder, ignore_errors=True)
             os.close(self._lock)
@@ -193,7 +193,7 @@ class RunFolder:
 
     # Events ---------------------------------------------------------------------------------
     def append_event(self, event: Event) -> None:
-        """Append an event as one line."""
+        """Append an event to ``events.jsonl``, as one line."""
         line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
         with (
             files.translate_disk_errors(self.events_file),
@@ -294,20 +294,16 @@ class RunFolder:
         groups, header = commit
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
-            raise FolderError(
-                f"{self.config_file} is not what the run was started with: it was edited"
-            )
+            raise FolderError(f"{self.config_file} was edited after the run started")
         if header.get("secret_sha256", "") != files.digest_secret(self.path):
-            raise FolderError(
-                f"{self.path / files.SECRET_FILE} is not what the run was started with: it was replaced"
-            )
+            raise FolderError(f"{self.path / files.SECRET_FILE} was replaced after the run started")
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
             raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")
         with files.translate_disk_errors(self.events_file):
             events = digest_beginning(self.events_file, header["events"])
         if header["events_sha256"] != events.get():
-            raise FolderError(f"{self.events_file} is not what its commit recorded: it was edited")
+            raise FolderError(f"{self.events_file} does not match its commit: it was edited")
         memories = decode_memory_digests(groups["client memories"])
         check_memories(self.client_store, memories, header["t"])
         return events, memories
@@ -322,6 +318,7 @@ class RunFolder:
         return "restore it, or start the run again"
 
     def _decode_commit(self, path: Path) -> Commit:
+        """Read a commit; raise CodecError if it is damaged, FolderError if its format is unknown."""
         with files.translate_disk_errors(path):
             try:
                 content = files.read_regular_file(path, BLOB_LIMIT)
@@ -348,6 +345,7 @@ class RunFolder:
         return groups, header
 
     def _list_commits(self) -> list[str]:
+        """List the names of the run's commits, oldest first."""
         if not self.commits_folder.is_dir():
             return []
         return sorted(f.name for f in self.commits_folder.iterdir() if f.name.isdigit())
@@ -361,7 +359,7 @@ class RunFolder:
 def build_server(
     commit: tuple[Mapping[str, Tensors], Mapping[str, Any]], samples: Mapping[str, int]
 ) -> Server:
-    """Build the server from the content of a commit."""
+    """Build the server's state from the content of a commit."""
     groups, header = commit
     memory = {k[7:]: v for k, v in groups.items() if k.startswith("memory/")}
     average = groups.get("average", Tensors())

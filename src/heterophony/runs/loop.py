@@ -145,7 +145,10 @@ def finish_run(
 def build_training_jobs(
     plan: Plan, t: int, selected: list[str], sent: Mapping[str, Tensors]
 ) -> list[Job]:
-    """Make a job for each selected client that does not drop out; a client drawn twice has two turns."""
+    """Make the jobs of round ``t``: one for each selected client that does not drop out.
+
+    A client that was selected twice gets two jobs, with turns 0 and 1.
+    """
     sizes, left = plan.federation.sizes(), Counter(selected)
     turns, jobs = Counter[str](), list[Job]()
     for c in selected:
@@ -183,6 +186,7 @@ def hides_measures(plan: Plan) -> bool:
 
 
 def is_dropped_out(plan: Plan, t: int, client: str) -> bool:
+    """Return True if a simulated fault keeps a selected client from replying in round ``t``."""
     return not plan.fault_free and plan.faults.has_dropped_out(t, client, plan.seed)
 
 
@@ -215,7 +219,7 @@ def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
 def build_jobs(
     plan: Plan, server: Server, kind: Literal["evaluate", "join"], costs: Mapping[str, int]
 ) -> list[Job]:
-    """Make a job that evaluates, for each client with a cost."""
+    """Make a job for each client in ``costs``: it evaluates the client, or lets a new client join."""
     send, average = plan.algorithm.send, server.average | server.model
     return [
         Job(kind=kind, t=server.t, client=c, tensors=send(server, c), generic_model=average, cost=n)
@@ -224,6 +228,7 @@ def build_jobs(
 
 
 def record_events(folder: RunFolder, events: Iterable[events.Event]) -> Iterator[events.Event]:
+    """Append events to the run folder; yield each of them after it is recorded."""
     for event in events:
         folder.append_event(event)
         yield event
@@ -264,7 +269,7 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> events.NewCl
 def gather_replies(
     plan: Plan, server: Server, replies: Sequence[Reply], sent: Mapping[str, Tensors]
 ) -> Gathered:
-    """Return the replies to merge; without protections and attacks, the same objects."""
+    """Return the replies to merge, after simulated attacks and the server's part of protections."""
     if not plan.protections and not plan.attack.is_active:
         return Gathered(replies)
     received = {c: split_announced(v)[0] for c, v in sent.items()}
@@ -318,7 +323,7 @@ def merge_replies(
         if judge is None:
             who = f"client {' or '.join(suspects)}" if suspects else "several clients together"
             raise DivergedError(
-                f"round {server.t}: {error}, by the update of {who}; lower training.lr"
+                f"round {server.t}: {error}, because of the update of {who}; lower training.lr"
             ) from None
         if not suspects and error.__cause__ is not None:
             raise error.__cause__ from None  # a mistake in the algorithm, not in an update
@@ -362,14 +367,14 @@ def merge_checked(plan: Plan, server: Server, replies: list[Reply], judge: Judge
 
 
 def merge(plan: Plan, server: Server, replies: list[Reply]) -> Server:
-    """Return the server after its round, unchecked."""
+    """Merge the replies of a round; return the server after the round, without checks."""
     with seeded(plan.seed, "merge", server.t):
         after = plan.algorithm.merge(server, replies)
     return replace(after, t=server.t + 1, average=average_personal(replies))
 
 
 def check_finite(before: Server, after: Server) -> None:
-    """Raise an error unless all new tensors of the model and of the server's memory are finite."""
+    """Raise NotFiniteError if a new tensor of the model or of the server's memory is not finite."""
     groups = {"": (before.model, after.model)}
     groups |= {f"{g}: ": (before.memory.get(g, Tensors()), v) for g, v in after.memory.items()}
     for where, (old, new) in groups.items():

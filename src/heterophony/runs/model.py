@@ -1,4 +1,4 @@
-"""Trained models for users: what they keep, and how they accept examples in the data set's layout."""
+"""Trained models for users: which tensors and data they keep, and how they convert users' examples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ModelInput:
     scale: Scale
 
     def convert(self, x: Tensor) -> Tensor:
-        """Return network input. Bytes are scaled as in a test, other numbers are used unchanged."""
+        """Return network input. Bytes are scaled like test examples, other numbers are used unchanged."""
         x = self.arrange(x)
         if torch.compiler.is_compiling():  # an exporter, which cannot look at values
             return self.scale(x) if x.dtype == torch.uint8 else x
@@ -53,7 +53,7 @@ class ModelInput:
         return x.float() if x.dtype == torch.float64 else x
 
     def arrange(self, x: Tensor) -> Tensor:
-        """Convert a batch of examples to the stored layout; raise DataError if its shape does not fit."""
+        """Convert a batch of examples to the stored layout; raise DataError if its shape does not match."""
         given, shape = tuple(x.shape[1:]), self.shape
         if given == shape or (not self.stored.is_floating_point and self.stored != torch.uint8):
             return x  # sequences of tokens may have any length
@@ -61,9 +61,10 @@ class ModelInput:
             return x.movedim(-1, 1)
         if len(shape) == 3 and shape[0] == 1 and given == shape[1:]:
             return x.unsqueeze(1)
-        raise DataError(self.describe_misfit(tuple(x.shape)))
+        raise DataError(self.describe_mismatch(tuple(x.shape)))
 
-    def describe_misfit(self, given: tuple[int, ...]) -> str:
+    def describe_mismatch(self, given: tuple[int, ...]) -> str:
+        """Return the error message for examples of a wrong shape."""
         layouts = [self.shape]
         if len(self.shape) == 3:
             layouts.append((*self.shape[1:], self.shape[0]))
@@ -71,7 +72,7 @@ class ModelInput:
                 layouts.append(self.shape[1:])
         alone = "; for a single example pass a batch of one: x[None]" if given in layouts else ""
         accepted = " or ".join("×".join(["N", *map(str, layout)]) for layout in layouts)
-        return f"the model takes examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
+        return f"the model expects examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
 
     def check_bytes(self, x: Tensor) -> Tensor:
         """Return whole numbers from 0 to 255 as bytes; raise DataError for other values."""
@@ -83,7 +84,7 @@ class ModelInput:
         return x.to(torch.uint8)
 
     def check_scaled(self, x: Tensor) -> None:
-        """Raise an error if the numbers are unscaled bytes of another type: scaled numbers are smaller."""
+        """Raise DataError if the numbers are so large that they must be unscaled bytes."""
         channels = len(self.scale.mean)
         ends = self.scale(
             torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
@@ -98,7 +99,7 @@ class ModelInput:
 
 
 def derive_again(name: str, make: Callable[[], Samples]) -> Samples:
-    """Compute derived samples without storing them."""
+    """Compute a client's derived samples without storing them."""
     return make()
 
 
@@ -120,7 +121,7 @@ class AccessRecorder(dict[str, Any]):
         self.used = set[str]()
 
     def list_used(self) -> list[str]:
-        """List the keys that were read, in order."""
+        """List the tensors or groups that prediction has read, in order."""
         return [k for k in dict.keys(self) if k in self.used]
 
     def __getitem__(self, key: str) -> Any:
@@ -160,7 +161,7 @@ class RecordedTensors(AccessRecorder, Tensors):
 
 
 class ExamplesWithheldError(Exception):
-    """A model asks for data of its client that were not kept."""
+    """A model needs data of its client that were not kept."""
 
 
 class LabelsOnly(Samples):
@@ -217,12 +218,12 @@ def convert_record(record: Record, given: Any) -> Inputs:
         masks = dict.fromkeys(f.mask for f in record.fields if f.mask)
         parts = given if isinstance(given, tuple) else (given,)
         if not len(names) <= len(parts) <= len(names) + len(masks):
-            raise DataError(f"the model takes {record.describe()}, not {len(parts)} arrays")
+            raise DataError(f"the model expects {record.describe()}, not {len(parts)} arrays")
         named = dict(zip([*names, *masks], parts, strict=False))
     inputs, found = dict[str, Tensor](), dict[str, Tensor]()
     for field in record.fields:
         if field.name not in named:
-            raise DataError(f"the model takes {record.describe()}; '{field.name}' is missing")
+            raise DataError(f"the model expects {record.describe()}; '{field.name}' is missing")
         inputs[field.name], mask = convert_field(field, named[field.name])
         if field.mask and mask is not None:
             found[field.mask] = torch.as_tensor(named.get(field.mask, mask))
@@ -243,7 +244,7 @@ def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
 
 
 class Model(nn.Module):
-    """A trained model. It takes examples as in the data set, and returns logits."""
+    """A trained model. It accepts examples in the data set's layout, and returns logits."""
 
     def __init__(self, plan: Plan, client: Client, generic: bool) -> None:
         super().__init__()
@@ -278,6 +279,7 @@ class Model(nn.Module):
     def _predict(
         self, x: Tensor, data: ClientData, memory: dict[str, Tensors], received: Tensors
     ) -> Tensor:
+        """Predict for network input, with the state that the client had after the run."""
         client = copy(self._client)
         client.net, client.data, client.memory, client.received = self.net, data, memory, received
         return (self._algorithm.generic if self._generic else self._algorithm.predict)(client, x)
@@ -320,7 +322,7 @@ class Model(nn.Module):
 
 
 def make_example(plan: Plan, client: Client) -> Tensor:
-    """Return a batch of one example; it is all zeros if the client's examples are elsewhere."""
+    """Return a batch of one example; it is all zeros if the client's examples are on a board."""
     with suppress(ExamplesWithheldError):
         if len(client.data.test):
             return client.data.test.batch(torch.arange(1))[0]
@@ -348,7 +350,7 @@ class TensorGroups(nn.Module):
                 self.register_buffer(make_buffer_name(group, name), tensor.detach().clone())
 
     def read(self) -> Memory:
-        """Return the tensors by group and name."""
+        """Return the model's stored tensors by group and name."""
         return {
             group: Tensors({n: self.get_buffer(make_buffer_name(group, n)) for n in names})
             for group, names in self.names.items()

@@ -85,7 +85,7 @@ def add_measure(
     examples: int,
     counted: bool,
 ) -> None:
-    """Add a client's correct answers and its accuracy to its row."""
+    """Add a client's correct answers and its accuracy to its row of the result."""
     correct = None if counts is None else counts[i]
     if counted:
         row[f"{name}_correct"] = correct
@@ -126,7 +126,7 @@ SHOWN_CLIENTS = 3  # in the text of the table of clients
 class Result:
     """The result of a run: its numbers, its events and its trained models.
 
-    An unfinished run has the numbers so far: ``finished`` is False, and ``state`` names the round.
+    An unfinished run has the numbers so far: ``finished`` is False, and ``state`` has the round.
     Numbers need no data; ``personal`` and ``generic`` read the data again. Models are those of the
     last round or, with ``evaluation.keep_best``, of the best round on validation examples.
     """
@@ -154,6 +154,7 @@ class Result:
 
     @property
     def finished(self) -> bool:
+        """Whether the run is finished."""
         return get_end(self.events) is not None
 
     @property
@@ -193,10 +194,12 @@ class Result:
 
     @property
     def G(self) -> Accuracy | None:
+        """Accuracy of the generic model over the rounds; None if there is no such model."""
         return self.summary.G
 
     @property
     def P(self) -> Accuracy:
+        """Accuracy of the personal models over the rounds, pooled over test examples."""
         return self.summary.P
 
     @property
@@ -206,14 +209,17 @@ class Result:
 
     @property
     def clients(self) -> ClientTable:
+        """Each client's result at the end, by name."""
         return ClientTable(self.summary.clients)
 
     @property
     def fairness(self) -> dict[str, Fairness | None]:
+        """How much accuracies differ between clients, as in ``result.fairness["P"]``."""
         return self.summary.fairness
 
     @property
     def model_sha256(self) -> str:
+        """The digest of all trained models: equal runs have equal digests."""
         return self.summary.model_sha256
 
     def confusion(self, measure: str = "P", client: str | int | None = None) -> NDArray[np.int64]:
@@ -336,6 +342,7 @@ class Result:
         return self.plan.complete(server)
 
     def _build_model(self, client: str | None, memory: Memory, merge: bool) -> Model:
+        """Build the personal model of a client, or the generic model for None, from a memory."""
         plan, server = self.plan, self._server
         name = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
@@ -346,7 +353,7 @@ class Result:
         built = plan.build_client(
             job, memory, self._run_folder.client_store, generic=client is None
         )
-        if not len(built.data.train):  # they are on a board: an error, not a model of no examples
+        if not len(built.data.train):  # its examples are on a board: using them must be an error
             built.data = withhold_data(built.data)
         try:
             if client is not None:
@@ -362,7 +369,7 @@ class Result:
             ) from None
 
     def _check_model(self, client: str | None, known: Tensors) -> None:
-        """Raise DataError if the net does not fit the stored tensors or lacks its initial values."""
+        """Raise DataError if the net does not match the stored tensors or lacks its initial values."""
         began = get_start(self.events).get("start_sha256")
         if began in (None, self.plan.start_sha256):
             return
@@ -371,7 +378,8 @@ class Result:
         initial = Tensors(net.state_dict())
         if any(k not in initial or v.shape != initial[k].shape for k, v in known.items()):
             raise DataError(
-                f"the model does not fit the run in {self.folder}; pass the one it was started with"
+                f"the model does not match the run in {self.folder}; pass the model that the run"
+                " was started with"
             )
         # the folder does not hold given tensors
         if not known.keys() >= plan.list_kinds(net, 0).keys():
@@ -382,7 +390,7 @@ class Result:
 
 
 class ClientTable(dict[str, ClientResult]):
-    """The clients' results by name; ``clients[7]`` means ``clients["7"]``. Printing it shows few clients."""
+    """The clients' results by name; ``clients[7]`` means ``clients["7"]``. Its text shows the first few."""
 
     def __missing__(self, client: object) -> ClientResult:
         if isinstance(client, int) and str(client) in self:

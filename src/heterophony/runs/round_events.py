@@ -120,12 +120,12 @@ class FinishedRound:
     """The clients, replies and times of one finished round of training."""
 
     t: int
-    selected: Sequence[str]  # clients; one that was drawn twice is here twice
+    selected: Sequence[str]  # clients; one that was drawn twice is listed twice
     sent: Mapping[str, Tensors]  # by client
     trained: Sequence[Reply]  # in client order
     merged: Sequence[Reply]  # the replies that were merged
     refused: Sequence[Reply] = ()  # replies that arrived in time but would have damaged the model
-    filtered: Sequence[str] = ()  # clients whose replies a protection left out or shortened
+    filtered: Sequence[str] = ()  # clients whose replies a protection left out or clipped
     spent: float | None = None  # ε before the round
     evaluated: Sequence[Reply]  # replies of the evaluation that ran during the training
     end: RoundEnd
@@ -184,7 +184,7 @@ def describe_compute(plan: Plan, compute: Compute) -> StartFields:
 
 
 def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> events.EvaluationEvent:
-    """Collect the correct answers of every client after ``t`` rounds."""
+    """Describe an evaluation after ``t`` rounds: the scores, losses and metrics of every client."""
     event: events.EvaluationEvent = {
         "event": "evaluation",
         "t": t,
@@ -291,6 +291,7 @@ def count_sent_bytes(done: FinishedRound) -> int:
 
 
 def is_loss(metric: str) -> bool:
+    """Return True if a metric in a reply is a loss."""
     return metric.startswith(LOSS_PREFIX)
 
 
@@ -320,6 +321,7 @@ def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
 
 
 def describe_boards(done: FinishedRound) -> RoundFields:
+    """Return what each board did in a round; empty if the run is not on boards."""
     return {"boards": dict(done.boards)} if done.boards else {}
 
 

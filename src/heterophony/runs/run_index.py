@@ -62,6 +62,7 @@ def read_last_event(path: Path) -> Event | None:
 
 
 def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
+    """Parse a line of a run's events; raise FolderError if it is not a JSON object."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -72,7 +73,7 @@ def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def check_event(path: Path, content: dict[str, Any]) -> Event:
-    """Return the content of a line as an event; raise FolderError if it does not name its kind."""
+    """Return the content of a line as an event; raise FolderError if it has no key ``event``."""
     if not isinstance(content.get("event"), str):
         raise FolderError(f"{path} is damaged: a line is not an event")
     return cast(Event, content)
@@ -122,7 +123,7 @@ def read_stop(folder: Path) -> EarlyStop | None:
 
 
 def describe_stop(stop: EarlyStop) -> str:
-    """Describe when a trial was stopped early, and why."""
+    """Describe when and why a trial of a search was stopped early."""
     return (
         f"stopped after round {stop['round']:.0f}: {100 * stop['accuracy']:.2f} % is below the median"
         f" of earlier trials, {100 * stop['limit']:.2f} %"

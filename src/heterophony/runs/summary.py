@@ -114,7 +114,7 @@ class Summary:
     new_clients: NewClients | None = None
     personal_bytes: int | None = None  # personal parameters that clients sent, only to measure G
     loss: dict[str, float | None] = field(default_factory=dict)  # test loss of G and P at the end
-    task: str = "classification"  # the score of other tasks is in place of the accuracy
+    task: str = "classification"  # for other tasks, accuracies are their scores
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
     data_remark: str | None = None  # differences from the published data set of the same name
     compute: dict[str, Any] = field(default_factory=dict)  # if not on the CPU in float32
@@ -129,7 +129,7 @@ class Summary:
     stopped: str = ""  # why the run stopped before its last round, if it did
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data for JSON, leaving out values that only other tasks have."""
+        """Return the summary as plain data for JSON, without optional values that the run does not have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
@@ -164,6 +164,7 @@ def summarise(events: Sequence[Event]) -> Summary:
 
 
 def build_summary(events: Sequence[Event]) -> Summary:
+    """Compute the summary of undamaged events; damaged ones raise many types of errors."""
     start, end, last = get_start(events), get_end(events), find_last_evaluation(events)
     if end is None or last is None or last["P"] is None:
         raise ValueError("the run is not finished, or nothing was measured")
@@ -270,7 +271,7 @@ def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:
 
 
 def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, float | None]:
-    """Average the number of examples that clients trained on, and divide it by that of FedAvg.
+    """Return the mean number of examples per round that clients trained on, and its ratio to FedAvg's.
 
     Both are None if some round did not record them.
     """
@@ -313,6 +314,7 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
 
 
 def is_within(accuracy: Accuracy, limit: float) -> bool:
+    """Return True if neither the last accuracy nor the mean of the last ten exceeds a limit of chance."""
     return accuracy.last <= limit and accuracy.last10.mean <= limit
 
 

@@ -65,7 +65,7 @@ def compare(
 
 
 def check_run_keywords(how: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a keyword that neither ``hp.compare`` nor ``hp.run`` has."""
+    """Raise ConfigError for a keyword that neither ``hp.compare`` nor ``hp.run`` accepts."""
     for key, value in how.items():
         check_renamed(key, value)
         if key not in SPEC_KEYWORDS:
@@ -108,7 +108,7 @@ def build_comparison(
     overrides: Sequence[str],
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, RunSpec]:
-    """Build every run, by label; without seeds, with the seed of the configuration.
+    """Build the spec of every run, by label; the default seed is that of the configuration.
 
     ``note`` is called with the meaning of each short key. The user named the algorithms, so those
     of other packages are imported.
@@ -125,7 +125,7 @@ def build_comparison(
 
 
 def label_algorithms(names: Sequence[str]) -> dict[str, str]:
-    """Give each algorithm a label for folder names; classes of the same name get longer labels."""
+    """Return a label for each algorithm, for folder names; classes of the same name get longer labels."""
     names = list(dict.fromkeys(names))
     uses = Counter(map(shorten_name, names))
     return {n: s if uses[s := shorten_name(n)] == 1 else n.replace(":", ".") for n in names}

@@ -60,12 +60,12 @@ def federate(
             different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
             them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
             ``FederatedDataset`` of flwr-datasets, and a frame of pandas, with a column ``label`` or as
-            ``(frame, labels)``, are read, too.
-        clients: The number of clients; default: 20, or as many as the data name.
+            ``(frame, labels)``, are accepted, too.
+        clients: The number of clients; default: 20, or all clients that the data name.
         partition: How examples are divided, as in ``hp.Dirichlet(0.1)`` (the default) or ``"iid"``.
         train_fraction: The share of a client's examples that it trains on.
         seed: The seed of the partition, and of the choice of clients that join later.
-        split: ``"official"`` keeps the split of the data, the default where each client has test
+        split: ``"official"`` keeps the split of the data, the default if each client has test
             examples of its own; ``"merged"`` splits each client's examples anew.
         client: The name of each example's client, training before test. Each name is then a client,
             in natural order, unless ``partition`` is given.
@@ -76,8 +76,8 @@ def federate(
         frozen_augment: Transform each training image in the same way for the whole run.
         feature_skew: A change of each client's images, as in ``hp.Rotation()``.
         new_clients: The share of clients, drawn by the seed, that join only after training.
-        validation_fraction: The share of each client's training examples that is held out, to choose
-            a round by.
+        validation_fraction: The share of each client's training examples that is held out, to
+            choose the best round.
         classes: Their number or names; needed if labels of arrays are not 0, 1, … without gaps.
         task: What is learned from arrays: ``"classification"`` (one label per example),
             ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
@@ -94,7 +94,7 @@ def federate(
     ):
         if client is not None or users is not None:
             raise ConfigError(
-                "client: data given client by client already name their clients; remove client and users"
+                "client: data in a list or dict already belong to clients; remove client and users"
             )
         if tokenizer is not None:
             raise ConfigError("tokenizer: arrays have no texts; leave it out")
@@ -174,7 +174,7 @@ def resolve_partition(partition: Any) -> Partition:
 
 
 def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
-    """Return the clients that the data name themselves; named data sets have users, but no clients."""
+    """Return the clients that the data themselves name, and whether they have an official split."""
     if isinstance(data, str | Path):
         return find_named_clients(str(data), users)
     if isinstance(data, tuple) or source.users is None or not source.official:

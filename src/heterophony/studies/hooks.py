@@ -82,7 +82,7 @@ class ValidationRule:
         return None if score is None else self.judge(event["t"], score)
 
     def judge(self, t: int, score: float) -> Stop | None:
-        """Judge the score of an evaluation."""
+        """Judge the validation score after ``t`` rounds; return a Stop to stop the run."""
         raise NotImplementedError
 
 
@@ -212,7 +212,7 @@ class RunStatus:
         self.on_change(self)
 
     def estimate_seconds_left(self) -> float | None:
-        """Estimate from the mean time of a round.
+        """Estimate the remaining time from the mean time of a round.
 
         The first round is skipped once there are others, because it includes starting the workers.
         """

@@ -1,4 +1,4 @@
-"""``hp.load``: the result of a run folder, with data and net read when needed; and checkpoints by pretraining."""
+"""``hp.load``: the result of a run folder, with data and net read when needed; and pretrained checkpoints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RunLoader:
         start = get_start(list(self.folder.iterate_events()))
         config = self.read_config()
         if (path / BOARDS_RECORD).is_file():
-            federation = self.federation or read_device_federation(config, path, start["clients"])
+            federation = self.federation or read_board_federation(config, path, start["clients"])
             return config.build_board_plan(federation)
         own_model = None if isinstance(self.model, str) else self.model
         federation = self.federation or read_federation(config)
@@ -104,7 +104,7 @@ class RunLoader:
             if place in objects and given[place] is None:
                 raise DataError(
                     f"{self.folder.path} was started from Python with {DESCRIPTIONS[place]} of your own"
-                    f" ('{objects[place]}'); for its models pass it:"
+                    f" ('{objects[place]}'); to use its models, pass it:"
                     f" hp.load('{self.folder.path}', ..., {keyword}=...)"
                 )
         for place in objects:  # models do not depend on participation, loss or metrics
@@ -129,8 +129,8 @@ class RunLoader:
             if not is_own_code(name) or not str(error).startswith("algorithm.name"):
                 raise
             raise DataError(
-                f"{self.folder.path} was started from Python with an algorithm of your own ('{name}'); for its"
-                f" models pass it: hp.load('{self.folder.path}', ..., algorithm=...) ({error})"
+                f"{self.folder.path} was started from Python with an algorithm of your own ('{name}'); to use"
+                f" its models, pass it: hp.load('{self.folder.path}', ..., algorithm=...) ({error})"
             ) from None
 
     def check_data(self, federation: Federation, start: StartEvent) -> None:
@@ -145,7 +145,7 @@ class RunLoader:
 DESCRIPTIONS = {"data": "data", "model": "a model", "algorithm": "an algorithm"}
 
 
-def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -> Federation:
+def read_board_federation(config: Config, path: Path, clients: Sequence[str]) -> Federation:
     """Return the clients of a run on boards without their examples, which remain on the boards."""
     if config.data.name != OWN_DATA:
         return read_federation(config)

@@ -70,7 +70,7 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
 
 
 def is_faster_side_by_side(runs: Runs, width: int) -> bool:
-    """Return True if the unfinished runs occupy all cores, and have rounds too short to share among cores."""
+    """Return True if the unfinished runs occupy all cores, and their rounds are too short to split among cores."""
     due = [spec for folder, spec in runs.items() if not is_finished(list(folder.iterate_events()))]
     if not 1 < width <= len(due):
         return False
@@ -173,7 +173,7 @@ def run_side_by_side(
 
 
 def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[bytes, str]:
-    """Pickle a run for its process, with the folder of its data unless settings describe these.
+    """Pickle a run for its process; return it with the folder of its data, empty if settings describe them.
 
     The user's data are stored once, and all processes map the same files.
     """
@@ -243,7 +243,7 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
 
 
 def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
-    """Return the run of a dead process for another attempt; raise an error if that cannot help."""
+    """Return the run of a dead process for another attempt; raise EngineError if that cannot help."""
     if run.process.exitcode == 1:  # Python's own: it exited before it could start
         raise EngineError(
             "a process of a run could not start: it imports the script again, so the script must"

@@ -49,7 +49,7 @@ from ..runs.summary import Summary, record_below_local, summarise
 from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
 from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
-from .spec import Metrics, RunSpec, check_kinds, names_all, resolve_models
+from .spec import Metrics, RunSpec, check_loss_and_metrics, names_all, resolve_models
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel
@@ -108,8 +108,8 @@ def run(
             or an instance of ``hp.Algorithm``.
         federation: The clients and their data, from ``hp.federate``.
         model: A name, as in ``heterophony list models`` or ``"package.module:function"``; a module, whose weights are the initial
-            ones; or a function that builds a module. Where clients have different nets: a dict of
-            these by client; a list that is assigned to the clients in turn; or a function of the
+            ones; or a function that builds a module. If clients have different nets: a dict of
+            models by client; a list that is assigned to the clients in turn; or a function of the
             client. Default: chosen by the shape of the data.
         rounds: Number of communication rounds.
         participation: The share (float) or number (int) of clients selected per round; a rule such
@@ -201,13 +201,13 @@ def make_spec(
     """Return the run that a call of ``hp.run`` describes; ``how`` holds its keywords."""
     check_federation(federation)
     how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
-    check_kinds(how["loss"], how["metrics"])
+    check_loss_and_metrics(how["loss"], how["metrics"])
     chosen, name = choose_algorithm(algorithm, settings, SPEC_KEYWORDS)
     model, metrics = resolve_models(how["model"], federation), how["metrics"]
     how["model"] = model
     named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
     sections = list_sections(how, list(metrics) if named_metrics else None)
-    config = resolve_config(sections, trust=True)  # of what a model's name imports
+    config = resolve_config(sections, trust=True)  # the program itself names the model
     usual = choose_default_training(federation.name, federation.shape)
     training, training_of = resolve_training(how["training"], usual, federation)
     given_rule = not isinstance(how["participation"], int | float)
@@ -269,7 +269,7 @@ def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str
 
 
 def describe_data(federation: Federation) -> DataSection:
-    """Return the section [data] of a federation; for a program's own data, their name and number."""
+    """Return the section [data] of a federation; for a program's own data, only name, clients and transform."""
     if federation.recipe is not None:
         return DataSection(**federation.recipe)
     known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
@@ -371,7 +371,7 @@ def resolve_training(
 
 
 def wrap_own_rule(rule: Any) -> Participation:
-    """Turn a function into a rule; return a rule unchanged, and raise ConfigError for anything else."""
+    """Turn a function into a participation rule; return a rule unchanged, and refuse anything else."""
     if not isinstance(rule, type):
         if hasattr(rule, "chosen"):
             found: Participation = rule
@@ -387,7 +387,7 @@ def wrap_own_rule(rule: Any) -> Participation:
 def make_participation(
     participation: float | int | Participation | Selection, clients: int
 ) -> Participation:
-    """Turn a share or number of clients, or a function, into a rule; return a rule unchanged."""
+    """Turn a share or number of clients, or a function, into a participation rule; return a rule unchanged."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
@@ -484,7 +484,7 @@ def execute_plan(
 
 @contextmanager
 def spare_garbage_collector() -> Iterator[None]:
-    """Exempt what exists now, such as torch's many objects, from garbage collection inside the block."""
+    """Exempt existing objects, such as torch's many, from garbage collection inside the ``with`` block."""
     gc.freeze()
     try:
         yield

@@ -99,7 +99,7 @@ def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
 
 
 def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[Combination]:
-    """Combine the values: all with all, or by ``draws`` random draws.
+    """Return all combinations of the values, or ``draws`` random ones.
 
     More draws with the same seed start with the same combinations, so a sweep can be extended.
     """
@@ -110,6 +110,7 @@ def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[C
 
 
 def draw_value(values: Values, generator: np.random.Generator) -> Any:
+    """Draw a value from a list or a range."""
     if isinstance(values, ValueRange):
         return values.draw(generator)
     return values[int(generator.integers(len(values)))]
@@ -149,7 +150,7 @@ STARTUP_TRIALS = 8  # random ones, before TPE starts
 
 @dataclass(frozen=True)
 class Tried:
-    """Settings that were tried, and their validation accuracy, or None if there is no result."""
+    """The settings of a trial, and its validation accuracy; None if it has no result."""
 
     settings: Combination
     accuracy: float | None
@@ -251,7 +252,7 @@ def import_optuna() -> Any:
 
 
 def make_distribution(optuna: Any, values: Values) -> Any:
-    """Describe values to Optuna; values of a list by their positions."""
+    """Describe values to Optuna; a list is described by the positions of its values."""
     if not isinstance(values, ValueRange):
         return optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
     if values.whole:
@@ -273,11 +274,12 @@ def make_known_trial(
 
 
 def encode_value(values: Values, value: Any) -> Any:
+    """Return the parameter that stands for a value in Optuna."""
     return value if isinstance(values, ValueRange) else values.index(value)
 
 
 def decode_value(values: Values, parameter: Any) -> Any:
-    """Return the value that Optuna chose, rounded to as many digits as random draws have."""
+    """Return the value that Optuna chose, rounded to as many digits as random draws."""
     if not isinstance(values, ValueRange):
         return values[parameter]
     if values.whole:
@@ -307,7 +309,7 @@ class Search:
         return min(self.seeds)
 
     def make_first(self) -> RunSpec:
-        """Make a run that shows the data and the engine of all runs."""
+        """Make the first run, which has the data and the engine of all runs."""
         label, space = next(iter(self.spaces.items()))
         first = {key: list_ends(values)[0] for key, values in space.items()}
         return self.make_spec(label, first, self.seed)
@@ -407,7 +409,7 @@ def list_due_trials(
 
 
 def find_limits(search: Search, folder: Path, names: Sequence[str]) -> Limits:
-    """Compute the limits that follow from these runs."""
+    """Compute the limits of a trial from these earlier runs of other trials."""
     if not search.stop_early:
         return {}
     earlier = [list(read_events(folder / n / EVENTS_FILE)) for n in names]

@@ -81,7 +81,7 @@ def takes_client(model: Any) -> bool:
 
 
 def names_all(model: Any) -> TypeGuard[Mapping[str, str]]:
-    """Return True if these are nets by client, all of them given by name."""
+    """Return True if ``model`` maps every client to the name of its net."""
     return isinstance(model, Mapping) and all(isinstance(m, str) for m in model.values())
 
 
@@ -92,7 +92,7 @@ def prepare_own_nets(
     seed: int,
     head_depth: int | None,
 ) -> ClientNets:
-    """Return how the nets of all clients are built, each under a name."""
+    """Return the builders of the clients' nets by name, and the name of each client's net."""
     builders, net_of = dict[str, Callable[[], Net]](), dict[str, str]()
     names = dict[int | str, str]()
     for client, model in models.items():
@@ -111,10 +111,11 @@ def prepare_own_nets(
 
 
 def name_model(model: OwnModel) -> str:
+    """Return the name of a user's net: its class or the function that builds it."""
     return type(model).__name__ if isinstance(model, nn.Module) else name_function(model)
 
 
-def check_kinds(loss: object, metrics: object) -> None:
+def check_loss_and_metrics(loss: object, metrics: object) -> None:
     """Raise ConfigError unless the loss is a function and metrics are a list of functions and names."""
     if loss is not None and not callable(loss):
         raise ConfigError(
@@ -171,16 +172,17 @@ def name_function(function: object) -> str:
 
 
 def describe_value(value: object) -> str:
+    """Describe the return value of a user's function for an error message."""
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def check_own_training(how: Training, plan: Plan) -> None:
-    """Try a user's optimiser on a parameter, and its schedule in all rounds."""
+    """Try a user's optimiser on a parameter, and a user's schedule in all rounds."""
     if how.own_optimizer is not None:
         if plan.algorithm.optimizers != Algorithm.optimizers:
             allowed = " or ".join(f"'{o}'" for o in plan.algorithm.optimizers)
             raise ConfigError(
-                f"training.optimizer: {plan.algorithm_name} holds for {allowed}, not for a function"
+                f"training.optimizer: {plan.algorithm_name} is only defined for {allowed}, not for a function"
             )
         parameter = nn.Parameter(torch.zeros(2))
         parameter.grad = torch.ones(2)
@@ -237,7 +239,7 @@ class RunSpec:
         return replace(self, config=config, federation=federation)
 
     def build_plan(self) -> Plan:
-        """Build the plan; raise ConfigError if its parts do not fit together."""
+        """Build the plan; raise ConfigError if its parts are incompatible."""
         config, federation = self.config, self.federation
         federation = read_federation(config) if federation is None else federation
         net: Callable[[], Net] | ClientNets | None = None
@@ -254,7 +256,7 @@ class RunSpec:
         return plan
 
     def list_objects(self) -> dict[str, str]:
-        """Return the names of the objects that settings cannot express; usually there are none."""
+        """Return the names, by place, of the objects that settings cannot express; usually there are none."""
         config, found = self.config, dict[str, str]()
         if self.federation is not None and self.federation.recipe is None:
             found["data"] = self.federation.name
@@ -323,7 +325,7 @@ def check_training_by_client(plan: Plan) -> None:
 
 
 def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
-    """Describe how clients train: each setting once, with its clients."""
+    """Describe how clients train: each set of settings once, with its clients."""
     clients = dict[Training, list[str]]()
     for client, how in training_of.items():
         clients.setdefault(how, []).append(client)
@@ -376,9 +378,9 @@ class FederationCache:
 
 
 def parse_settings(text: str) -> Mapping[str, Any]:
-    """Parse the settings that determine a run's result; return nothing if the text is damaged.
+    """Parse the settings that determine a run's result; return an empty dict if the text is damaged.
 
-    Of the section [engine], this is only the precision.
+    Of the section [engine], only the precision is included.
     """
     try:
         settings = rename_sections(tomllib.loads(text))
@@ -436,7 +438,7 @@ def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
     cache = FederationCache()
     complete = {label: cache.load_data(spec) for label, spec in specs.items()}
     for spec in complete.values():
-        spec.build_plan()  # raises if the model does not fit the data
+        spec.build_plan()  # raises if the model does not match the data
     return complete
 
 

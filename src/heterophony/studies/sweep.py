@@ -82,7 +82,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Keywords of ``hp.compare``, ``hp.sweep`` and ``hp.tune`` that are for all runs together."""
+    """Keywords of ``hp.compare``, ``hp.sweep`` and ``hp.tune`` that apply to all runs together."""
 
     seeds: Sequence[int] = (0,)
     engine: str = "serial"
@@ -113,7 +113,7 @@ class SearchOptions(StudyOptions):
 
 
 def list_keywords(options: type[StudyOptions]) -> list[str]:
-    """List the keywords of a call with these options; ``seeds`` takes the place of ``seed``."""
+    """List the keywords of a call with these options; ``seeds`` replaces ``seed``."""
     return [*(k for k in SPEC_KEYWORDS if k != "seed"), *(f.name for f in fields(options))]
 
 
@@ -160,7 +160,7 @@ class CallMaker:
     name: str
     federation: Federation
     training: Training
-    how: Mapping[str, Any]  # keywords of ``hp.run`` that all runs have
+    how: Mapping[str, Any]  # keywords of ``hp.run`` that all runs share
 
     @classmethod
     def create(
@@ -225,7 +225,7 @@ class CallMaker:
 
 
 def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
-    """Return a copy with other settings; an error starts with ``where``."""
+    """Return a copy of an object with other settings; an error starts with ``where``."""
     before = {f.name: getattr(instance, f.name) for f in list_settings(type(instance))}
     return construct(type(instance), {**before, **values}, where)
 
@@ -319,5 +319,7 @@ def hold_out_examples(
     # a partition from a file may list validation examples itself
     if chosen or find_choice(raw, overrides, "data.partition.kind", "") == "file":
         return list(overrides)
-    note(f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by")
+    note(
+        f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose settings"
+    )
     return [f"{VALIDATION_KEY}={VALIDATION_FRACTION}", *overrides]

@@ -83,7 +83,7 @@ def parse_own_settings(
     label: str,
     labels: Mapping[str, object],
 ) -> dict[str, Values]:
-    """Return the space of one algorithm: the settings of all algorithms, and its own."""
+    """Return the search space of one algorithm: the settings of all algorithms, and its own."""
     own = {}
     for key, values in settings.items():
         first, dot, rest = key.partition(".")
@@ -109,7 +109,7 @@ class TuneRequest:
 
     algorithms: list[str]
     settings: list[str]  # ``key=values`` pairs to search over
-    overrides: list[str]  # ``key=value`` pairs that all runs have, without those of the engine
+    overrides: list[str]  # ``key=value`` pairs that all runs share, without those of the engine
     seeds: list[int]
     trials: int | None = None
     sampler: SamplerName = "tpe"
@@ -190,7 +190,7 @@ def split_settings(
 def parse_space(
     cls: type[Algorithm], shared: Sequence[str], own: Sequence[str], label: str
 ) -> dict[str, Values]:
-    """Return the space of one algorithm, without settings that it does not have."""
+    """Return the search space of one algorithm, without the settings of other algorithms."""
     known = [f"algorithm.{f.name}" for f in list_settings(cls)]
     for pair in own:
         if (key := pair.partition("=")[0].strip()) not in known:
@@ -219,7 +219,11 @@ def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]])
 
 
 def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]]) -> int:
-    """Return the number of trials, which is the same for every algorithm unless nothing is chosen."""
+    """Return the number of trials per algorithm; raise ConfigError if their grids differ in size.
+
+    ``--trials`` sets the same number for all algorithms. With ``--keep`` nothing is chosen, so each
+    algorithm may try its whole grid.
+    """
     if request.sampler != "grid":
         return request.trials or 20
     sizes = {label: len(list_grid(space)) for label, space in spaces.items()}
@@ -271,7 +275,7 @@ def read_request(parent: Path) -> TuneRequest:
     except TypeError:
         right = False
     if not right:
-        raise FolderError(f"{path} is damaged: it does not contain what to tune")
+        raise FolderError(f"{path} is damaged: it is not the request of a tune")
     return request
 
 

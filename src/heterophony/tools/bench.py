@@ -120,6 +120,7 @@ def run_in_subprocess(task: Callable[[], float]) -> float:
 
 
 def send_result(pipe: Any, task: Callable[[], float]) -> None:
+    """Run a task with one thread, and send its result to the parent process."""
     torch.set_num_threads(1)
     pipe.send(task())
 
@@ -196,6 +197,7 @@ def measure_pool_rate(workers: int, samples: int, compute: Compute) -> float:
 
 
 def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
+    """Make a training job with the initial model for each client."""
     sizes, model = plan.federation.sizes(), plan.create_initial_server().model
     return [Job(kind="train", t=0, client=c, tensors=model, cost=sizes[c]) for c in clients]
 

@@ -39,12 +39,12 @@ def check_installation() -> list[CheckResult]:
         run_check("training", True, try_fast_training),
         run_check("broker", False, find_broker_program),
         run_check("data digits", True, lambda: try_data_set("digits")),
-        run_check("data fmnist", False, find_local_fmnist),
+        run_check("data fmnist", False, check_local_fmnist),
     ]
 
 
 def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
-    """Check one part; an exception means that it does not work, and its message explains why."""
+    """Run the check of one part; if it raises an exception, its message explains why the part does not work."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:
@@ -52,6 +52,7 @@ def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
 
 
 def describe_python() -> str:
+    """Describe Python: its version, and the system on which it runs."""
     return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
@@ -65,6 +66,7 @@ def describe_torch() -> str:
 
 
 def describe_machine() -> str:
+    """Describe this machine: the cores that a run may use, and its memory."""
     from ..engines.base import count_cores
 
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
@@ -72,6 +74,7 @@ def describe_machine() -> str:
 
 
 def check_disk_space() -> str:
+    """Describe the free space in the current folder; raise OSError if there is too little."""
     free = shutil.disk_usage(".").free / 2**30
     if free < 1:
         raise OSError(
@@ -81,7 +84,7 @@ def check_disk_space() -> str:
 
 
 def try_engine(name: str) -> str:
-    """Run one real round on an engine."""
+    """Check an engine by running one real round on it."""
     from ..studies.federate import federate
     from ..studies.run import run
 
@@ -91,7 +94,7 @@ def try_engine(name: str) -> str:
 
 
 def try_fast_training() -> str:
-    """Describe which fast training gives the bits of autograd, for a small and a larger net."""
+    """Describe the fastest training that gives the same bits as autograd, for a small and a larger net."""
     from ..runs.events import get_start
     from ..studies.federate import federate
     from ..studies.run import run
@@ -100,11 +103,11 @@ def try_fast_training() -> str:
     for model in ("mlp", "digitsnet"):
         events = run("fedavg", federation, model=model, rounds=1, progress=False).events
         found.append(f"{model} {get_start(events).get('training', 'autograd')}")
-    return f"with the bits of autograd: {', '.join(found)}"
+    return f"same bits as autograd: {', '.join(found)}"
 
 
 def find_broker_program() -> str:
-    """Return the path of Mosquitto, through which boards communicate; its client is in the extra ``mqtt``."""
+    """Return the path of Mosquitto, the broker of runs on boards; raise an error if it or its client is missing."""
     if find_spec("paho") is None:
         raise ModuleNotFoundError("needed only for boards: pip install 'heterophony[mqtt]'")
     from ..boards.broker.process import find_mosquitto
@@ -113,12 +116,14 @@ def find_broker_program() -> str:
 
 
 def try_data_set(name: str) -> str:
+    """Read a data set, and describe its size."""
     from ..data.sources import read_source
 
     return f"{len(read_source(name).y)} examples"
 
 
-def find_local_fmnist() -> str:
+def check_local_fmnist() -> str:
+    """Describe where Fashion-MNIST is; raise FileNotFoundError if it is not on this machine."""
     from ..data.sources.image_sets import FMNIST_FILES
 
     if folder := FMNIST_FILES.find_local():
@@ -162,6 +167,7 @@ def check_gpu(device: str, say: Callable[[str], None]) -> list[CheckedRun]:
 
 
 def try_run(algorithm: str, federation: Federation, device: str, workers: int) -> CheckedRun:
+    """Run an algorithm on a device; return its hash, its time and the memory that it used."""
     lowest: list[int] = []
     start, before = time.perf_counter(), read_free_bytes(device)
     result = run(

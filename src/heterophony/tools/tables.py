@@ -48,7 +48,7 @@ def list_algorithm_rows() -> list[Row]:
 
 
 def write_table() -> None:
-    """Compute all rows and store them in the table's file."""
+    """Compute the rows of all algorithms and store them in ``TABLE_FILE``."""
     table = {
         name: {"source_sha256": digest_source(name), "row": compute_row(name)}
         for name in sorted(ALGORITHM_CLASSES)
@@ -57,7 +57,7 @@ def write_table() -> None:
 
 
 def compute_row(name: str) -> Row:
-    """Describe one algorithm and measure its bytes."""
+    """Describe one algorithm in a row of the table: its settings, and its traffic relative to FedAvg."""
 
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
@@ -73,7 +73,7 @@ def compute_row(name: str) -> Row:
 
 
 def describe_personal_parameters(cls: type[Algorithm]) -> str:
-    """Describe which parameters never leave a client."""
+    """Describe which parameters of an algorithm never leave a client."""
     from ..core.algorithm import Algorithm
 
     if cls.stays is not Algorithm.stays:
@@ -86,7 +86,7 @@ IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
 
 
 class NamedTensor(NamedTuple):
-    """A tensor of a net; ``kind`` tells whether clients and server exchange it.
+    """A tensor of a net; ``kind`` says whether clients and server exchange it.
 
     A given tensor is frozen when the run starts: every client has it, and none trains or sends it.
     """
@@ -159,7 +159,7 @@ CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # as in CIFAR-10
 
 
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
-    """Measure the bytes down to and up from one client that holds every class.
+    """Measure the bytes sent to and received from one client that holds every class.
 
     They are measured in the second round; before that, the server has nothing from its clients.
     """
@@ -192,6 +192,7 @@ def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
 
 @cache
 def measure_fedavg() -> dict[str, int]:
+    """Measure FedAvg's bytes, once in each process."""
     return measure_wire_bytes(Algorithm())
 
 

@@ -37,9 +37,11 @@ class Tracker(Protocol):
     After a resume it receives the earlier numbers again and must skip those that it already has.
     """
 
-    def begin(self, run: TrackedRun) -> None: ...
+    def begin(self, run: TrackedRun) -> None:
+        """Begin to track a run, or continue to track it after a resume."""
 
-    def log(self, point: Point) -> None: ...
+    def log(self, point: Point) -> None:
+        """Send the numbers of one step to the tracker."""
 
     def end(self, summary: Summary | None) -> None:
         """Finish the run; ``None`` means that it did not finish, or that this tracker failed."""
@@ -72,6 +74,7 @@ def load_tracker(name: str) -> Tracker:
 
 
 def check_tracker(tracker: Tracker) -> Tracker:
+    """Return the tracker; raise ConfigError if it is a class or lacks a method."""
     if isinstance(tracker, type) or not isinstance(tracker, Tracker):
         raise ConfigError("track: must be names, or objects with begin, log and end")
     return tracker
@@ -101,7 +104,7 @@ class RunFollower:
         self.point_builder, self.begun = PointBuilder(), False
 
     def __call__(self, event: Event) -> None:
-        """Send an event, which must be recorded already."""
+        """Send an event to the trackers; it must be recorded already."""
         if not self.begun:
             self.begun = True
             self.call_each(lambda tracker: tracker.begin(self.run), ending=False)
@@ -109,7 +112,7 @@ class RunFollower:
             self.call_each(lambda tracker: tracker.log(point))
 
     def end(self, summary: Summary) -> None:
-        """Tell the trackers that the run is finished."""
+        """Send the summary of the finished run to the trackers, which then close."""
         self.call_each(lambda tracker: tracker.end(summary))
 
     def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:
@@ -125,5 +128,5 @@ class RunFollower:
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 self.warn(
                     f"{name} stopped tracking: {lines[0]}; the run continues; resume it with"
-                    " the tracker, even after it has finished, to write what is missing"
+                    " the tracker, even after it has finished, to send the missing numbers"
                 )

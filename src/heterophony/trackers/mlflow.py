@@ -45,6 +45,7 @@ class MLflow:
             write_run_id(file, self.id)
 
     def _reopen_run(self, id: str) -> bool:
+        """Continue the MLflow run with this id; return False if it does not exist in the store."""
         try:
             names = self.client.get_run(id).data.metrics
         except MlflowException as error:
@@ -57,6 +58,7 @@ class MLflow:
         return True
 
     def _create_run(self, run: TrackedRun) -> str:
+        """Create an MLflow run with the configuration as parameters; return its id."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "heterophony")
         known = self.client.get_experiment_by_name(name)
         experiment = known.experiment_id if known else self.client.create_experiment(name)
@@ -71,6 +73,7 @@ class MLflow:
         self._log_values(point.step, point.values)
 
     def _log_values(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the values that the MLflow run does not have yet."""
         allowed = {re.sub(r"[^\w./: -]", "_", k): v for k, v in values.items()}
         now = int(1000 * time.time())
         new = [Metric(k, v, now, step) for k, v in allowed.items() if (k, step) not in self.logged]

@@ -40,6 +40,7 @@ class PointBuilder:
         return None
 
     def _convert_evaluation(self, event: EvaluationEvent) -> Point:
+        """Return accuracies, losses and metrics of an evaluation as a point."""
         values, clients = dict[str, float](), dict[str, list[float]]()
         for measure in MEASURES:
             if (counts := event[measure]) is not None:
@@ -62,6 +63,7 @@ class PointBuilder:
         return Point(event["t"], values, clients)
 
     def _convert_round(self, event: RoundEvent) -> Point:
+        """Return losses, measures and running totals of a round as a point."""
         self.totals["bytes/up"] += event["bytes_up"]
         self.totals["bytes/down"] += event["bytes_down"]
         self.totals["seconds"] += event["seconds"]
@@ -76,7 +78,7 @@ class PointBuilder:
 
 
 def collect_final_values(summary: Summary) -> dict[str, float]:
-    """Collect the final numbers: best, last and last ten."""
+    """Collect the final numbers of a run by name: best, last and last ten."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P), ("P_local", summary.P_local)):
         if a is not None:
@@ -89,7 +91,7 @@ def collect_final_values(summary: Summary) -> dict[str, float]:
 
 
 def read_run_id(path: Path) -> str | None:
-    """Read the id from a file; return None if it is missing or damaged."""
+    """Read the id of a tracker's run from a file; return None if it is missing or damaged."""
     try:
         content = json.loads(read_text_file(path))
     except (OSError, ValueError):
@@ -99,4 +101,5 @@ def read_run_id(path: Path) -> str | None:
 
 
 def write_run_id(path: Path, id: str) -> None:
+    """Store the id of a tracker's run, so that a resume continues this run."""
     write_atomically(path, (json.dumps({"id": id}) + "\n").encode())

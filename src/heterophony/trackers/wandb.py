@@ -49,6 +49,7 @@ class WandB:
         self.row |= {f"clients/{k}": wandb.Histogram(v) for k, v in point.clients.items()}
 
     def _send_row(self) -> None:
+        """Send the numbers of the current step to W&B, unless its run already has them."""
         if self.row and self.step >= self.first_step:
             self.run.log(self.row, step=self.step)
         self.row = {}

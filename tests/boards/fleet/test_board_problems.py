@@ -117,7 +117,7 @@ def test_wheels_of_another_architecture_are_refused_by_name(tmp_path):
                  "cryptography-50.0.2-cp311-abi3-manylinux_2_34_aarch64.whl"):  # fmt: skip
         line = fail(lambda: check_wheels([tmp_path / name], target))  # noqa: B023
         assert line == (
-            f"{name} does not fit it (aarch64, Python 3.11, glibc 2.31); delete {tmp_path} and run:"
+            f"{name} does not match it (aarch64, Python 3.11, glibc 2.31); delete {tmp_path} and run:"
             " fleet wheels"
         )
 

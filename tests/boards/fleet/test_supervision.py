@@ -42,7 +42,7 @@ def world(monkeypatch):
 def look(world, *answers) -> None:
     world.answers += answers
     for _ in answers:
-        world.supervisor.look_at(BOARD)
+        world.supervisor.supervise_board(BOARD)
 
 
 def test_a_board_that_is_late_is_prepared_again_and_again_until_it_is_ready(world):

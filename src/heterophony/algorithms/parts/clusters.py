@@ -1,4 +1,4 @@
-"""Clusters of clients (CFL, IFCA), fresh initial models, and held-out examples to judge models by (FedFomo)."""
+"""Clusters of clients (CFL, IFCA), new initial models, and held-out examples to compare models (FedFomo)."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -22,7 +22,7 @@ def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
 
 
 def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
-    """Split two or more positions; return the part without the first one, and the largest cosine across.
+    """Split two or more clients into two parts; return the part without the first one, and the largest cosine across.
 
     Parts are joined in order of decreasing cosine until two are left: no other split makes the
     largest cosine between the two parts smaller.
@@ -52,7 +52,7 @@ def initialise(module: nn.Module) -> nn.Module:
 
 
 def list_frozen(layer: nn.Module) -> list[Tensor]:
-    """List a layer's own frozen parameters and, if all of them are, its running statistics."""
+    """List a layer's own frozen parameters and, if all of its parameters are frozen, its buffers."""
     own = list(layer.parameters(recurse=False))
     frozen = [p for p in own if not p.requires_grad]
     whole = bool(own) and len(frozen) == len(own)

@@ -17,10 +17,10 @@ LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
 
 
 def find_stages(base: nn.Module) -> list[nn.Module]:
-    """Find the modules whose outputs are compared in attention transfer.
+    """Find the modules whose outputs attention transfer compares.
 
-    These are ``layer1``, ``layer2``, … of a ResNet, or else the end of every block that begins with
-    a convolution.
+    In a ResNet they are ``layer1``, ``layer2``, …; in other nets, the last module of every block that
+    begins with a convolution.
     """
     parts = dict(base.named_children())
     ends, before = list[nn.Module](), None
@@ -59,7 +59,7 @@ def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tens
 
 
 def make_teacher(net: Net) -> nn.Module:
-    """Make a teacher of the received base, whose BatchNorm uses the statistics of the batch.
+    """Make a teacher from the received base; its BatchNorm uses the statistics of the batch.
 
     The running statistics are those of one client, not of the generic model.
     """
@@ -70,7 +70,7 @@ def make_teacher(net: Net) -> nn.Module:
 
 
 def draw_again(net: nn.Module) -> None:
-    """Draw new initial weights of all layers that are not frozen."""
+    """Draw new initial weights for all layers that are not frozen."""
     for layer in net.modules():
         draw = getattr(layer, "reset_parameters", None)
         if draw is not None and all(p.requires_grad for p in layer.parameters(recurse=False)):
@@ -78,7 +78,7 @@ def draw_again(net: nn.Module) -> None:
 
 
 def diverge(out: Tensor, teacher: Tensor) -> Tensor:
-    """Compute the divergence from a teacher's answers, which have no gradient: a mean over examples."""
+    """Compute the KL divergence from a teacher's outputs, averaged over examples; the teacher gets no gradient."""
     goal = teacher.detach().softmax(1)
     return kl_div(out.log_softmax(1), goal, reduction="batchmean")
 
@@ -99,7 +99,7 @@ def compute_mmd(a: Tensor, b: Tensor) -> Tensor:
 
 
 def square_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Compute all squared distances; without matrix products, which round them away from zero."""
+    """Compute the squared distances of all pairs of rows, without matrix products, whose rounding makes zeros positive."""
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -135,7 +135,7 @@ def on_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """Settings of the generator's training: ``noise`` is its width, ``diversity`` the weight of likeness."""
+    """Settings of the generator's training: ``noise`` is the width of its noise, ``diversity`` a weight."""
 
     steps: int
     batch: int

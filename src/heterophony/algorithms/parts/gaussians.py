@@ -32,7 +32,7 @@ class GaussianHead(nn.Module):
 
     @torch.no_grad()
     def load(self, means: Tensor, covariance: Tensor) -> None:
-        """Replace the estimates by these."""
+        """Replace the means and the covariance."""
         self.means.copy_(means)
         self.covariance.copy_(covariance)
 
@@ -41,7 +41,7 @@ class ClassStatistics(nn.Module):
     """Feature statistics common to the clients, per example: shares and sums of classes, and scatter.
 
     They are parameters without a gradient, so they are sent, averaged and protected as weights are.
-    Means over examples are linear: the average over all clients is that of all their examples.
+    As they are means over examples, their weighted mean over clients is that over all examples.
     """
 
     def __init__(self, classes: int, width: int, covariance: bool) -> None:
@@ -52,6 +52,7 @@ class ClassStatistics(nn.Module):
             self.scatter = nn.Parameter(torch.zeros(width, width))
 
     def read(self) -> Tensors:
+        """Return the statistics by name."""
         return Tensors({k: v.detach() for k, v in self.named_parameters()})
 
     @torch.no_grad()
@@ -81,7 +82,7 @@ def fit_discriminant(
     covariance_examples: float,
     ridge: float,
 ) -> Tensors:
-    """Compute weight and bias of the discriminant from a client's and the common statistics, with its prior.
+    """Compute weight and bias of the discriminant from a client's and the common statistics, with the client's prior.
 
     The common mean of a class counts as ``mean_examples`` examples, the common covariance as
     ``covariance_examples``. A class without a common mean uses the mean of all features of the
@@ -147,12 +148,14 @@ def split_by_class(labels: Tensor) -> Tensor:
 
 
 def get_gaussian_head(client: Client) -> GaussianHead:
+    """Return the head of a client's net, which must be a ``GaussianHead``."""
     head = client.net.get_submodule("head")
     assert isinstance(head, GaussianHead)
     return head
 
 
 def get_common(client: Client) -> ClassStatistics:
+    """Return the statistics that the clients have in common, which are part of the client's net."""
     common = client.net.get_submodule("gaussian")
     assert isinstance(common, ClassStatistics)
     return common

@@ -20,7 +20,7 @@ from .distillation import on_one_thread
 
 MADE = "made/"
 LARGEST_NORM = 50.0  # limit of the gradient's norm, as in the authors' code
-# computes a client's embedding from parameters and its name
+# computes a client's embedding from the parameters and the client's name
 Embed = Callable[[Tensors, str], Tensor]
 
 
@@ -48,7 +48,7 @@ def compute_features(w: Tensors, embedding: Tensor) -> Tensor:
 
 
 def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
-    """Make the model of an embedding, with the names and shapes of ``like``."""
+    """Generate the model of an embedding, with the names and shapes of ``like``."""
     z = compute_features(w, embedding)
 
     def make_tensor(name: str, v: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
 def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]) -> Tensors:
     """Compute the gradient of the hypernetwork from its clients' moves, averaged over clients.
 
-    The ``move`` of a client is its received model minus its trained one. It takes the place of the
-    gradient of the model; the chain rule does the rest.
+    The ``move`` of a client is its received model minus its trained one. It replaces the
+    gradient of the model in the chain rule.
     """
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     total: Tensor | None = None
@@ -81,7 +81,7 @@ class HypernetworkOnServer(Algorithm):
     """Base of algorithms whose server makes each client's model, and learns from how clients train it."""
 
     server_lr: float = setting(0.1, "learning rate of the hypernetwork", above=0)
-    server_momentum: float = setting(0.9, "its momentum", low=0, high=1)
+    server_momentum: float = setting(0.9, "momentum of the hypernetwork", low=0, high=1)
     embedding: int | None = setting(
         None, "width of an embedding; default: a quarter of the number of clients, plus 1", low=1
     )

@@ -32,14 +32,14 @@ def find_linear_head(net: Net, name: str) -> nn.Linear:
         raise ConfigError(f"model.head_depth: {name} needs a head of one linear layer; set it to 1")
     if not all(p.requires_grad for p in layers[0].parameters()):
         raise ConfigError(
-            f"{name}: the head is frozen, so it cannot be learned; unfreeze it, or choose another"
+            f"{name}: the head is frozen, so it cannot be trained; unfreeze it, or choose another"
             " algorithm"
         )
     return layers[0]
 
 
 def multiply_weights(layers: list[nn.Linear]) -> Tensor:
-    """Multiply the weights of linear layers into one of outputs × features, ignoring what lies between them."""
+    """Multiply the weights of linear layers into one of outputs × features, ignoring the layers between them."""
     product = layers[0].weight.detach()
     for layer in layers[1:]:
         product = layer.weight.detach() @ product
@@ -61,7 +61,7 @@ class ConditionalValve(nn.Module):
 
 
 class FixedDirections(nn.Module):
-    """Compute a logit for each class as the product of the features with its direction.
+    """Compute a logit for each class as the inner product of the features with its direction.
 
     The directions follow from the sizes alone, so they are neither sent nor stored.
     """

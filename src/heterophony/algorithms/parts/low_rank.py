@@ -18,7 +18,7 @@ from .distillation import on_one_thread
 
 
 def split_steps(client: Client, share: int, of: int) -> tuple[int, int]:
-    """Split the mini-batches of the round: ``share`` of ``of`` for the first part, the rest for the second.
+    """Split the mini-batches of a round: a fraction ``share / of`` trains the first part, the rest the second.
 
     Each part gets at least one; a single mini-batch goes to the second part.
     """
@@ -48,6 +48,7 @@ class LowRankParametrization(nn.Module):
         return match_memory_format(weight + self.compute_low_rank().view(weight.shape), weight)
 
     def compute_low_rank(self) -> Tensor:
+        """Return s B A, from the cache if A and B have not changed."""
         a, b = self.a, self.b
         trains = torch.is_grad_enabled() and a.requires_grad
         # an inference tensor has no version; what torch.export traces must not be cached
@@ -80,12 +81,12 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def remember_factors(client: Client) -> Tensors:
-    """Return the factors the client started from."""
+    """Return the factors that the client had before its first round; store them in that round."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 
 def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
-    """Measure how far the full-rank part moved, and the average of how far the low-rank parts did."""
+    """Measure how far the full-rank part moved, and average the distances of the low-rank parts."""
     moved = compute_full_rank_distance(after.learned, after.memory["first"])
     kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
     means = {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
@@ -122,8 +123,8 @@ def check_own_epochs(own_epochs: int | None, training: Training) -> None:
     """Raise ConfigError if the part trained first has more epochs than local training."""
     if own_epochs is not None and training.steps is None and own_epochs > training.epochs:
         raise ConfigError(
-            f"algorithm.own_epochs: {own_epochs} of training.epochs = {training.epochs} leave none for"
-            " the part trained second; lower it, or remove it for 2/5 of local training"
+            f"algorithm.own_epochs: {own_epochs} is more than training.epochs = {training.epochs}; lower it,"
+            " or remove it for 2/5 of local training"
         )
 
 
@@ -166,12 +167,12 @@ class DualAdapter(nn.Module):
 
 
 def list_lora_layers(net: Net, what: str) -> dict[str, LoRALinear | LoRAConv2d]:
-    """List the layers that ``LoRA`` adapted by name; ``what`` says what an algorithm does to them."""
+    """Return the layers that ``LoRA`` adapted, by name; ``what`` begins the error if there are none."""
     layers = dict(iterate_lora_layers(net))
     if not layers:
         raise ConfigError(
-            f"algorithm: {what} LoRA layers of this package, and the model has adapters of another"
-            " one; pass the plain model, with model.adapter or hp.LoRA"
+            f"algorithm: {what} LoRA layers of this package, but the model has adapters of another"
+            " package; pass the plain model, with model.adapter or hp.LoRA"
         )
     return layers
 
@@ -195,7 +196,7 @@ def add_personal_adapters(net: Net) -> Net:
 
 @contextmanager
 def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
-    """Use this share of the personal adapters inside the ``with`` block."""
+    """Set the share of the personal adapters inside the ``with`` block."""
     layers = [m for m in net.modules() if isinstance(m, DualAdapter)]
     for layer in layers:
         layer.mix = mix
@@ -219,10 +220,10 @@ def compress_moves(after: Tensors, before: Tensors, energy: float) -> Tensors:
 
 
 def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
-    """Return a row for each of the largest singular values: value times left vector, then right vector.
+    """Return one row per singular value: the value times its left vector, followed by its right vector.
 
-    They are as many as have more than this share of the sum of squares. Where that would be no smaller,
-    the matrix itself is cut into such rows, the last one filled with zeros.
+    The largest singular values are kept, until their squares exceed the share ``energy`` of the sum of
+    squares. If that is no smaller than the matrix, the rows are the matrix itself, padded with zeros.
     """
     length, size = sum(matrix.shape), matrix.numel()
     if bool(matrix.isfinite().all()):

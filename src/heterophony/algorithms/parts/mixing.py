@@ -33,7 +33,7 @@ def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
 
 
 def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
-    """Minimise between the held corners; drop corners beyond which the minimum lies."""
+    """Minimise on the face between the corners ``held``; drop corners beyond which the minimum lies."""
     while True:
         best = minimise_on_affine_hull(q, held)
         if not bool(best.isfinite().all()):
@@ -128,7 +128,7 @@ def add_cores(own: Tensors, others: Tensors, p: Tensor) -> Tensors:
 
 
 def scale_gradients(tensors: Tensors, factor: float) -> Tensors:
-    """Return tensors of the same values, whose gradients are multiplied by the factor."""
+    """Return tensors with the same values whose gradients are multiplied by the factor."""
     if factor == 1:
         return tensors
     return tensors.map(lambda w: w.detach() + factor * (w - w.detach()))
@@ -168,10 +168,9 @@ class CoreWeights:
 
 # Limited downloads --------------------------------------------------------------------------
 def list_sent(server: Server, client: str, others: Sequence[str], limit: int | None) -> list[int]:
-    """List the positions of the other clients whose core models are sent: of all that have taken part.
+    """List the positions of the other clients whose core models are sent: all that have taken part.
 
-    With a limit, these are the ones the client asked for, or the first ones if it has not asked
-    yet.
+    With a limit, they are those that the client asked for, or the first ones if it has not asked yet.
     """
     known = [i for i, c in enumerate(others) if f"core/{c}" in server.memory]
     if limit is None or limit >= len(others):
@@ -208,7 +207,8 @@ def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
 def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: float) -> Tensor:
     """Choose up to ``count`` other clients for each client; return their positions, padded with -1.
 
-    Each choice is the remaining client with the highest preference, with ties broken at random, or, with
+    ``liking`` has the preferences of each client in a row, and ``known`` marks the clients with a model.
+    Each choice is the remaining client with the highest preference (ties are broken at random) or, with
     probability ``chance``, a random one of them.
     """
     n, rows = len(liking), []
@@ -235,10 +235,11 @@ class AttentiveMessagePassing(Algorithm):
         1e4, "divisor of the proximal term; falls to a tenth every 30 rounds", above=0
     )
     tested: Literal["local", "cloud"] = setting(
-        "local", "measure P with w_i as trained last, or with u_i"
+        "local", "model that P is measured with: w_i as last trained, or the cloud model u_i"
     )
 
     def compute_alpha(self, t: int) -> float:
+        """Return α in round ``t``: it falls to a tenth every 30 rounds."""
         return self.alpha * 0.1 ** (t // 30)
 
     def send(self, server: Server, client: str) -> Tensors:

@@ -60,7 +60,7 @@ def compute_prototypes(client: Client) -> Tensors:
 
 @torch.inference_mode()
 def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
-    """Return, as a metric, the share of test examples whose nearest prototype is that of their class."""
+    """Return the fraction of test examples whose nearest prototype is that of their class."""
     client.net.eval()
     means = torch.stack(list(known.values()))
     classes = means.new_tensor([int(c) for c in known], dtype=torch.int64)
@@ -84,7 +84,7 @@ class PrototypeTraining:
 
 
 def collect_prototypes(replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
-    """Return all prototypes that clients sent, one per row, and their classes; raise if none did."""
+    """Return all prototypes that clients sent, one per row, and their classes; raise an error if none did."""
     sent = [(k, v) for r in replies for k, v in r.tensors.items() if k.startswith(PREFIX)]
     z = torch.stack([v.flatten() for _, v in sent])
     return z, torch.tensor([int(k.removeprefix(PREFIX)) for k, _ in sent])

@@ -48,7 +48,7 @@ def augment_images(x: Tensor, kind: Augmentation, unit: float, magnitude: float 
 def augment_simple(x: Tensor, magnitude: float) -> Tensor:
     """Flip, crop with a shift, rotate, change colours (unless grey) and translate images, in this order.
 
-    The papers name the steps but not their size: ``magnitude`` 1 is a guess, usual for CIFAR-10.
+    The papers list the steps but not their sizes: ``magnitude`` 1 is a guess, usual for CIFAR-10.
     """
     colour, hue, moved = 0.2 * magnitude, 0.05 * magnitude, 0.1 * magnitude
     steps: list[nn.Module] = [
@@ -90,7 +90,7 @@ AUTO_AUGMENTATIONS: dict[Augmentation, Callable[[Tensor], Tensor]] = {
 AUGMENTATIONS: tuple[Augmentation, ...] = "simple", *AUTO_AUGMENTATIONS
 
 
-SIZE = "fedreg/size"  # the tensor that tells clients the statistic of all sizes
+SIZE = "fedreg/size"  # the tensor that sends clients the statistic of all sizes
 Threshold = Literal["mean", "max", "median", "second_min", "min"]
 ThresholdScope = Literal["class_nonzero", "client_size"]
 
@@ -125,7 +125,7 @@ def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) 
 
 
 def compute_own_target(client: Client, threshold: Threshold) -> int:
-    """Compute a client's class target from its own counts and what the server sent."""
+    """Compute a client's class target from its own counts and the statistic that the server sent."""
     return compute_class_target(client.data.counts, threshold, client.received.get(SIZE))
 
 
@@ -145,8 +145,8 @@ def describe_class_target(threshold: Threshold, scope: ThresholdScope) -> str:
 
 
 Augmentation = Literal["simple", "auto", "auto_imagenet", "auto_svhn", "copy"]
-# What weights a head in the mean. In the text it is the examples that are kept (D^e); the algorithm
-# boxes use the balanced ones (D^r); "origin" counts all examples of the client (D^o).
+# The examples by whose number a head is weighted: in the papers' text, the kept ones (D^e); in their
+# algorithm boxes, the balanced ones (D^r); with "origin", all examples of the client (D^o).
 HeadWeights = Literal["split", "origin", "rebalanced"]
 
 
@@ -202,7 +202,7 @@ def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
 
 
 def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
-    """Return the key that seeds a client's balanced set in a run: ``Client.once(rebalanced)`` draws by it."""
+    """Return the key that seeds the random draws of a client's balanced set, as ``Client.once`` builds it."""
     return seed, "once", client, "rebalanced"
 
 

@@ -65,6 +65,7 @@ def list_retained(transport: MqttTransport, mark: str) -> list[str]:
 
 
 def wait_for_connection(transport: MqttTransport, deadline: float) -> None:
+    """Wait until the broker is connected; raise BrokerError after the deadline."""
     while not transport.connected:
         if time.monotonic() > deadline:
             raise BrokerError(f"{transport.endpoint} does not answer")
@@ -83,7 +84,7 @@ class ListenSettings:
     lan: bool
 
     def with_changes(self, lan: bool | None, port: int | None) -> ListenSettings:
-        """Return the settings with these changes; None keeps a value."""
+        """Return the broker's settings with these changes; None keeps a value."""
         return ListenSettings(self.port if port is None else port, self.lan if lan is None else lan)
 
 
@@ -120,6 +121,7 @@ class Broker:
         return settings, True
 
     def _require_same_settings(self, lan: bool | None, port: int | None) -> ListenSettings:
+        """Return the settings of the running broker; raise BusyError if others are requested."""
         stored = self.read_listen_settings()
         if stored.with_changes(lan, port or None) != stored:
             raise BusyError(
@@ -129,6 +131,7 @@ class Broker:
         return stored
 
     def _make_folder(self) -> None:
+        """Create the broker's folder; raise FolderError if it holds other files."""
         # an interrupted start may have left these behind
         ours = {process.LOCK_FILE, "boards", "revoked", "ca.pem", "ca.key"}
         with translate_disk_errors(self.folder):
@@ -139,6 +142,7 @@ class Broker:
             self.certificate_store.create_folders()
 
     def _create_authority(self) -> CertificateAuthority:
+        """Create the broker's certificate authority, and store its certificate and key."""
         authority = CertificateAuthority.create()
         pair = authority.export_pem()
         self._write_private_file("ca.pem", pair.certificate)
@@ -258,7 +262,7 @@ class Broker:
         return process.find_running_pid(self.folder)
 
     def read_listen_settings(self) -> ListenSettings:
-        """Read where the broker listens; raise if there is no broker in the folder."""
+        """Read where the broker listens; raise FolderError if there is no broker in the folder."""
         try:
             content = tomllib.loads(self.settings_file.read_text())
             return ListenSettings(int(content["port"]), bool(content["lan"]))
@@ -274,6 +278,7 @@ class Broker:
             ) from None
 
     def _load_authority(self) -> CertificateAuthority:
+        """Load the broker's certificate authority; raise FolderError if it is damaged."""
         try:
             pair = CertificateAndKey(
                 *((self.folder / f"ca.{part}").read_text() for part in ("pem", "key"))
@@ -293,6 +298,7 @@ class Broker:
         settings: ListenSettings,
         clients: Sequence[str] = (),
     ) -> Enrolment:
+        """Issue a certificate; return the enrolment that contains it."""
         until, ca = min(until, authority.valid_until), authority.export_pem().certificate
         pair = authority.issue_for_board(name, until, clients)
         address = enrolment.select_advertised_address(settings.lan)
@@ -309,13 +315,14 @@ class Broker:
         self._write_private_file(process.ACL_FILE, process.format_acl(revoked))
 
     def _write_private_file(self, name: str, text: str) -> None:
+        """Write a file of the broker that only its owner can read."""
         write_atomically(self.folder / name, text.encode(), private=True)
 
 
 def check_enrolled_clients(clients: Sequence[str]) -> None:
-    """Raise an error for an invalid client name, or for a name that is given twice."""
+    """Raise ConfigError for an invalid client name, or for a name that is given twice."""
     for client in clients:
         if not NAME_PATTERN.fullmatch(client):
             raise ConfigError(f"--clients: {client!r} cannot be a client's name; {NAME_RULE}")
         if clients.count(client) > 1:
-            raise ConfigError(f"--clients: '{client}' is named twice")
+            raise ConfigError(f"--clients: '{client}' is listed twice")

@@ -40,6 +40,7 @@ class CertificateAuthority:
 
     @classmethod
     def create(cls) -> Self:
+        """Create an authority with a new key and a certificate that it signs itself."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
         name = make_common_name("heterophony broker authority")
         builder = (
@@ -63,6 +64,7 @@ class CertificateAuthority:
         return cls(certificate, key)
 
     def export_pem(self) -> CertificateAndKey:
+        """Return the authority's certificate and key as PEM."""
         return CertificateAndKey(encode_certificate(self.certificate), encode_private_key(self.key))
 
     def issue_for_broker(self, hosts: Sequence[str]) -> CertificateAndKey:
@@ -89,6 +91,7 @@ class CertificateAuthority:
         use: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None = None,
     ) -> CertificateAndKey:
+        """Sign a certificate with a new key."""
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
         start = min(datetime.now(UTC), until) - CLOCK_TOLERANCE
         builder = (
@@ -155,6 +158,7 @@ def make_builder(
     start: datetime,
     until: datetime,
 ) -> x509.CertificateBuilder:
+    """Return a builder of certificates with the fields that all of them have."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -183,10 +187,12 @@ def make_key_usage(signs: bool) -> x509.KeyUsage:
 
 
 def make_common_name(name: str) -> x509.Name:
+    """Return a certificate's subject with this common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def make_alternative_name(name: str) -> x509.GeneralName:
+    """Return an IP address or host name as a certificate's alternative name."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -194,10 +200,12 @@ def make_alternative_name(name: str) -> x509.GeneralName:
 
 
 def encode_certificate(certificate: x509.Certificate) -> str:
+    """Encode a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def encode_private_key(key: ec.EllipticCurvePrivateKey) -> str:
+    """Encode a certificate's private key as PEM, without a password."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -222,6 +230,7 @@ class CertificateStore:
         self.enrolled_folder, self.revoked_folder = folder / "boards", folder / "revoked"
 
     def create_folders(self) -> None:
+        """Create the folders of enrolled and revoked certificates."""
         for folder in (self.folder, self.enrolled_folder, self.revoked_folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -247,6 +256,7 @@ class CertificateStore:
         self._certificate_path(name).unlink()
 
     def revoke(self, name: str) -> None:
+        """Move a board's certificate to the revoked ones; raise ConfigError if it is not enrolled."""
         path = self._certificate_path(name)
         names = [board.name for board in self.list_enrolled()]
         if name not in names:
@@ -265,6 +275,7 @@ class CertificateStore:
         ]
 
     def list_revoked_certificates(self) -> list[str]:
+        """Return all revoked certificates."""
         return [text for _, text in read_certificates(self.revoked_folder)]
 
     def list_revoked_names(self) -> set[str]:
@@ -272,6 +283,7 @@ class CertificateStore:
         return {path.stem.rpartition(".")[0] for path, _ in read_certificates(self.revoked_folder)}
 
     def _certificate_path(self, name: str) -> Path:
+        """Return the file of an enrolled board's certificate."""
         return self.enrolled_folder / f"{name}.pem"
 
 
@@ -295,7 +307,7 @@ class EnrolledClients:
 
     @property
     def can_be_read(self) -> bool:
-        """True if the broker's folder is on this machine."""
+        """Whether the broker's folder is on this machine."""
         return self.store.enrolled_folder.is_dir()
 
     def find_serial_number(self, board: str) -> str | None:
@@ -306,7 +318,7 @@ class EnrolledClients:
             return None
 
     def find_objection(self, board: str, clients: Collection[str], total: int) -> str:
-        """Return why a board may not hold these of the ``total`` clients; an empty string if it may."""
+        """Return why a board may not hold these clients of a run with ``total``; an empty string if it may."""
         by_board = {}
         if self.can_be_read:
             by_board = {d.name: d.clients for d in self.store.list_enrolled()}

@@ -41,6 +41,7 @@ class Enrolment:
         return f"Enrolment({self.name!r}, {self.address}:{self.port})"
 
     def encode(self) -> bytes:
+        """Return the content of the enrolment file, as TOML."""
         return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
 
     def make_ssl_context(self) -> ssl.SSLContext:
@@ -104,7 +105,7 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def list_reachable_hosts(lan: bool) -> list[str]:
-    """Return this machine's local names and addresses; with ``lan``, also those others can use."""
+    """Return this machine's local names and addresses; with ``lan``, also those for other machines."""
     return list(
         dict.fromkeys(
             [*LOOPBACK, *(list_host_names() if lan else []), *(list_lan_addresses() if lan else [])]
@@ -141,6 +142,7 @@ def list_ipv4_addresses() -> list[str]:
 
 
 def list_ipv6_addresses() -> list[str]:
+    """Return the IPv6 addresses of all network interfaces."""
     table = Path("/proc/net/if_inet6")  # missing where IPv6 is turned off
     lines = table.read_text().splitlines() if table.exists() else []
     return [str(IPv6Address(int(line.split()[0], 16))) for line in lines]

@@ -122,7 +122,7 @@ def find_running_pid(folder: Path) -> int | None:
 
 
 def read_pid(folder: Path) -> int:
-    """Return the id in the file if that process has the folder as its working directory."""
+    """Return the id in the file; raise BusyError if that process does not work in the folder."""
     try:
         number = int((folder / PID_FILE).read_text())
         if Path(f"/proc/{number}/cwd").samefile(folder):
@@ -133,6 +133,7 @@ def read_pid(folder: Path) -> int:
 
 
 def make_busy_error(folder: Path) -> BusyError:
+    """Return the error for a broker that another process is starting or stopping."""
     return BusyError(f"the broker in {folder} is being started or stopped; try again")
 
 
@@ -170,7 +171,7 @@ def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
 
 
 def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int:
-    """Wait for a TLS handshake; if Mosquitto exits instead, raise the error in its log."""
+    """Wait for a TLS handshake; if Mosquitto exits instead, raise BrokerError with the error in its log."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -193,7 +194,7 @@ def can_handshake(server: Enrolment) -> bool:
     This does not sign in to MQTT, which would end the session of a running server.
     """
     context = server.make_ssl_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 does not tell a client of a refusal
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in TLS 1.3, it ends before a refusal
     try:
         with (
             socket.create_connection((server.address, server.port), TIMEOUT_SECONDS) as plain,

@@ -51,7 +51,7 @@ class Fleet:
 
     @property
     def lan(self) -> bool:
-        """True if the broker must listen to other machines."""
+        """Whether the broker must listen to other machines."""
         return self.address not in ("127.0.0.1", "localhost", "::1")
 
     def select(self, names: Sequence[str]) -> tuple[Board, ...]:
@@ -64,7 +64,7 @@ class Fleet:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Read and check the file; report a mistake in one line that names its place."""
+    """Read the file of a fleet; raise ConfigError for the first mistake in it."""
     try:
         content = tomllib.loads(read_text_file(path))
     except OSError as error:
@@ -87,14 +87,14 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Check the top-level keys other than the boards."""
+    """Check the top-level keys of a fleet's file, other than the boards."""
     rules = {"address": str, "port": int, "ssh_config": str, "index_url": str}
     for key, value in content.items():
         if key not in rules:
             raise ConfigError(
                 f"{path}: no key '{key}'{suggest_or_list(key, [*rules, 'boards', 'defaults'])}"
             )
-        require(path, key, value, rules[key])
+        check_type(path, key, value, rules[key])
     if "address" in content and not HOST_PATTERN.fullmatch(content["address"]):
         raise ConfigError(f"{path}: address: {content['address']!r} is not a host name or address")
     if not 0 <= content.get("port", 0) <= 65535:
@@ -132,10 +132,11 @@ def check_table(path: Path, where: str, table: Any) -> None:
             check_clients_key(path, where, value)
             continue
         kind = {"systemd": bool, "nice": int, "memory_mb": int, "cpu_percent": int}.get(key, str)
-        require(path, f"{where}.{key}", value, kind)
+        check_type(path, f"{where}.{key}", value, kind)
 
 
 def check_clients_key(path: Path, where: str, value: Any) -> None:
+    """Raise ConfigError if a board's clients are neither a number nor names."""
     if type(value) is int and value > 0:
         return
     if isinstance(value, list) and value and all(isinstance(c, str) for c in value):
@@ -150,7 +151,8 @@ def check_clients_key(path: Path, where: str, value: Any) -> None:
     )
 
 
-def require(path: Path, where: str, value: Any, kind: type) -> None:
+def check_type(path: Path, where: str, value: Any, kind: type) -> None:
+    """Raise ConfigError if the value of a key in the fleet's file has a wrong type."""
     if type(value) is not kind:
         words = {str: "text", int: "a whole number", bool: "true or false"}
         raise ConfigError(f"{path}: {where}: must be {words[kind]}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Install heterophony on boards: a wheel of the code of this machine, and the wheels it needs."""
+"""Install heterophony on boards: build a wheel of this machine's code, and collect the wheels it needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_own_wheel() -> tuple[str, bytes]:
     """Return the file name and the bytes of a wheel of this package."""
     info = f"{NAME}-{__version__}.dist-info"
     contents = {
-        **read_package(),
+        **read_package_files(),
         f"{info}/METADATA": read_metadata().encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: heterophony\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": b"[console_scripts]\nheterophony = heterophony.cli:main\n",
@@ -58,8 +58,8 @@ def build_own_wheel() -> tuple[str, bytes]:
     return f"{NAME}-{__version__}-py3-none-any.whl", buffer.getvalue()
 
 
-def read_package() -> dict[str, bytes]:
-    """Read all files of the package, sorted by their path."""
+def read_package_files() -> dict[str, bytes]:
+    """Read all files of heterophony, sorted by path, to build its wheel."""
     root = Path(__file__).parents[2]
     files = sorted(
         p for p in root.rglob("*") if p.is_file() and not set(SKIPPED_FOLDERS) & set(p.parts)
@@ -88,12 +88,13 @@ def read_metadata() -> str:
 
 
 def encode_digest(data: bytes) -> str:
+    """Return the sha256 of a file as a wheel's RECORD has it."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 @dataclass(frozen=True)
 class Target:
-    """The facts that decide which wheels fit a board: its architecture, Python and glibc."""
+    """The facts that decide which wheels a board can install: its architecture, Python and glibc."""
 
     machine: str
     python: tuple[int, int]
@@ -101,6 +102,7 @@ class Target:
 
     @classmethod
     def from_facts(cls, facts: BoardFacts) -> Target:
+        """Return the target of a board from the facts that it reports."""
         return cls(facts.machine, facts.python[:2], facts.glibc or (2, 17))
 
     @property
@@ -110,13 +112,14 @@ class Target:
 
     @property
     def platforms(self) -> list[str]:
-        """The platform tags that fit, newest first."""
+        """The platform tags of wheels that such a board can install, newest first."""
         newest = self.glibc[1] if self.glibc[0] == 2 else 40
         tags = [f"manylinux_2_{minor}_{self.machine}" for minor in range(newest, 4, -1)]
         return [*tags, f"manylinux2014_{self.machine}", f"linux_{self.machine}"]
 
     @property
     def tags(self) -> set[Tag]:
+        """The tags of all wheels that such a board can install."""
         interpreter = f"cp{self.python[0]}{self.python[1]}"
         return {
             *cpython_tags(self.python, platforms=self.platforms),
@@ -125,7 +128,7 @@ class Target:
 
     @property
     def marker_environment(self) -> dict[str, str]:
-        """The values of the board by which environment markers of requirements are evaluated."""
+        """The values with which environment markers of requirements are evaluated for such a board."""
         version = f"{self.python[0]}.{self.python[1]}"
         return {
             "implementation_name": "cpython",
@@ -143,7 +146,7 @@ class Target:
 
 
 def check_wheels(wheels: Iterable[Path], target: Target) -> None:
-    """Raise a one-line error if a wheel does not fit the board."""
+    """Raise BoardError if the board cannot install a wheel: it must match architecture, Python and glibc."""
     tags = target.tags
     for wheel in wheels:
         try:
@@ -153,7 +156,7 @@ def check_wheels(wheels: Iterable[Path], target: Target) -> None:
         if not found & tags:
             version = f"{target.python[0]}.{target.python[1]}"
             raise BoardError(
-                f"{wheel.name} does not fit it ({target.machine}, Python {version}, glibc"
+                f"{wheel.name} does not match it ({target.machine}, Python {version}, glibc"
                 f" {target.glibc[0]}.{target.glibc[1]}); delete {wheel.parent} and run: fleet wheels"
             )
 
@@ -229,6 +232,7 @@ def find_wheel(folder: Path, name: str, specifiers: SpecifierSet) -> Path | None
 
 
 def read_wheel_metadata(path: Path) -> str:
+    """Read the package metadata in a wheel."""
     with zipfile.ZipFile(path) as archive:
         (name,) = (
             n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1
@@ -237,7 +241,7 @@ def read_wheel_metadata(path: Path) -> str:
 
 
 def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
-    """Download with pip; raise pip's error as one line."""
+    """Download wheels with pip; raise HeterophonyError with the line that explains a failure."""
     # -P: do not run a pip.py of the current folder
     words = [sys.executable, "-P", "-m", "pip", "download"]
     words += ["--no-deps", "--only-binary=:all:", "--quiet"]
@@ -274,6 +278,7 @@ class Installer:
 
     @classmethod
     def create(cls, wheels: Path) -> Installer:
+        """Build a wheel of this machine's code, to install it with the wheels in a folder."""
         return cls(wheels, *build_own_wheel())
 
     def install(self, ssh: SshRunner, board: Board, facts: BoardFacts) -> str:
@@ -305,7 +310,7 @@ class Installer:
         return hashlib.sha256(json.dumps([files, board.python]).encode()).hexdigest()
 
     def list_wheels(self, target: Target, board: Board) -> dict[str, Content]:
-        """Return the collected wheels for such a board; raise an error if one does not fit."""
+        """Return the collected wheels for such a board; raise BoardError if one is missing or does not match."""
         folder = self.wheels / target.folder_name
         wheels = sorted(folder.glob("*.whl"))
         check_wheels(wheels, target)
@@ -316,7 +321,7 @@ class Installer:
         return {f"wheels/{wheel.name}": Content(wheel) for wheel in wheels}
 
     def check_environment(self, versions: dict[str, str], target: Target, board: Board) -> None:
-        """Raise an error if the board's environment lacks a package or has too old a version."""
+        """Raise BoardError if the board's environment lacks a package or has a version that is too old."""
         exact = [Requirement(f"torch=={board.torch}")] if board.torch else []
         for requirement in [*list_own_requirements(target), *exact]:
             version = versions.get(canonicalize_name(requirement.name))

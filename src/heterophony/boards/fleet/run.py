@@ -55,11 +55,13 @@ class Preparation:
         return f"{facts.describe()}; {note}" if note else facts.describe()
 
     def install(self, board: Board) -> str:
+        """Install heterophony on the board, which is checked first unless it was checked before."""
         if board.name not in self.facts:
             self.check(board)
         return self.installer.install(self.ssh, board, self.facts[board.name])
 
     def enrol(self, board: Board) -> str:
+        """Enrol the board at the broker; return what was done."""
         return self.enroller.enrol(self.ssh, board)
 
     def copy_data(self, board: Board) -> str:
@@ -80,6 +82,7 @@ class Preparation:
         return f"{len(clients)} shares of {size / 1e6:.1f} MB"
 
     def start(self, board: Board) -> str:
+        """Start heterophony on the board with its clients; return what was done."""
         clients = self.assignment.get(board.name, ())
         return steps.start_process(self.ssh, board, clients, self.run, self.trust)
 
@@ -93,7 +96,7 @@ class Preparation:
 def assign(
     fleet: Fleet, config: Config, federation: Federation | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return each board's clients; check that the boards' settings fit the run's data."""
+    """Return each board's clients; raise ConfigError if the boards' settings do not match the run's data."""
     for board in fleet.boards:
         if bool(board.data) != (config.data.name == OWN_DATA):
             raise ConfigError(
@@ -139,7 +142,7 @@ class Supervisor:
         """Check all boards repeatedly until ``stopped`` is set."""
         while not self.stopped.wait(POLL_SECONDS):
             threads = [
-                threading.Thread(target=self.look_at, args=(board,), daemon=True)
+                threading.Thread(target=self.supervise_board, args=(board,), daemon=True)
                 for board in self.preparation.fleet.boards
             ]
             for thread in threads:
@@ -147,7 +150,7 @@ class Supervisor:
             for thread in threads:
                 thread.join()
 
-    def look_at(self, board: Board) -> None:
+    def supervise_board(self, board: Board) -> None:
         """Prepare a board that was not ready; restart heterophony if it has died there."""
         try:
             if board.name in self.waiting:
@@ -167,6 +170,7 @@ class Supervisor:
             self.say_once(board, str(error))
 
     def restart_if_dead(self, board: Board, status: steps.ProcessStatus) -> None:
+        """Start heterophony again if it has exited on a board before the run finished."""
         if status.running or status.code == 0 or self.stopped.is_set():
             return
         if status.code == WRONG_CONFIGURATION and not self.can_lose_boards:
@@ -176,12 +180,13 @@ class Supervisor:
         self.say(f"{board.name}: heterophony {status.describe()}; restarting it")
 
     def say_once(self, board: Board, text: str) -> None:
+        """Print a line about a board unless it repeats the board's last line."""
         if self.last_said.get(board.name) != text:
             self.last_said[board.name] = text
             self.say(f"{board.name}: {text}")
 
     def raise_failure(self) -> None:
-        """Raise an error if a board stopped for a reason that a restart does not fix."""
+        """Raise EngineError if a board stopped for a reason that a restart does not fix."""
         for name, why in self.failures.items():
             raise EngineError(
                 f"{name}: {why}; fix this and run the same command again: nothing is lost"

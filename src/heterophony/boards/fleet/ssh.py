@@ -109,7 +109,7 @@ class SshRunner:
         return Answer(code, out, err)
 
     def close(self) -> None:
-        """Close the shared connections."""
+        """Close the shared ssh connections."""
         for target in self.used.values():
             subprocess.run(
                 self.make_command(target, "-O", "exit"), capture_output=True, check=False
@@ -120,7 +120,7 @@ class SshRunner:
 def exchange(
     command: Sequence[str], pieces: Iterable[bytes], seconds: float
 ) -> tuple[int, bytes, str]:
-    """Run a command with this input; return its exit code, output and errors.
+    """Run an ssh command with this input; return its exit code, output and errors.
 
     After ``seconds`` it is killed. Input and errors have their own threads, so no pipe can block.
     """
@@ -159,12 +159,14 @@ def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> No
 
 
 def read_errors(process: subprocess.Popen[bytes], errors: list[bytes]) -> None:
+    """Collect what an ssh process prints to stderr."""
     assert process.stderr is not None
     with process.stderr:
         errors.append(process.stderr.read())
 
 
 def board_command(board: Board) -> str:
+    """Return the ssh command with which a user can connect to a board."""
     return f"ssh {shlex.quote(board.ssh)}"
 
 
@@ -204,7 +206,7 @@ def call_board(
     pieces: Iterable[bytes] = (),
     seconds: float = 180.0,
 ) -> dict[str, Any]:
-    """Run one action on the board and return its answer; raise a one-line error if it fails."""
+    """Run one action on the board and return its answer; raise BoardError if it fails."""
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
@@ -213,6 +215,7 @@ def call_board(
 
 
 def join_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
+    """Yield the input of an action on a board: its code, the request and the content of files."""
     yield sources
     yield request
     yield from pieces
@@ -227,7 +230,7 @@ def read_sources() -> bytes:
 
 
 def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
-    """Return the answer's content; if there is none, raise a one-line error that explains why."""
+    """Return the content of a board's answer; raise BoardError if the action failed there."""
     if answer.code in (NOT_FOUND, 126):
         raise BoardError(f"it has no Python named {board.python}; install Python 3.11 or newer")
     # a shell may greet before: our answer is the last line
@@ -263,15 +266,18 @@ class Content:
 
     @property
     def size(self) -> int:
+        """The size of the file to copy, in bytes."""
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
     def digest(self) -> str:
+        """Return the sha256 of the file to copy."""
         if isinstance(self.source, bytes):
             return hashlib.sha256(self.source).hexdigest()
         with open(self.source, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def iterate(self) -> Iterator[bytes]:
+        """Yield the bytes of the file to copy, in pieces."""
         if isinstance(self.source, bytes):
             yield self.source
             return
@@ -321,5 +327,6 @@ def send_files(
 
 
 def join_contents(contents: Iterable[Content]) -> Iterator[bytes]:
+    """Yield the bytes of the files to copy, one file after another."""
     for content in contents:
         yield from content.iterate()

@@ -46,6 +46,7 @@ class BoardFacts:
 
     @property
     def glibc(self) -> tuple[int, int] | None:
+        """The board's version of glibc; None if it has another C library."""
         name, version = self.libc
         parts = version.split(".")
         return (int(parts[0]), int(parts[1])) if name == "glibc" and len(parts) > 1 else None
@@ -70,6 +71,7 @@ def read_facts(ssh: SshRunner, board: Board, address: str = "", port: int = 0) -
 
 
 def parse_facts(content: Mapping[str, Any], now: float, uncertainty: float) -> BoardFacts:
+    """Convert a board's answer to facts; a clock offset within the uncertainty counts as 0."""
     offset = content["clock"] - now
     return BoardFacts(
         machine=str(content["machine"]),
@@ -89,7 +91,7 @@ def parse_facts(content: Mapping[str, Any], now: float, uncertainty: float) -> B
 
 
 def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 0) -> str:
-    """Raise a one-line error if the board cannot take part; return a warning or an empty text."""
+    """Raise BoardError if the board cannot take part; return a warning, or an empty string."""
     if facts.machine not in MACHINES:
         raise BoardError(
             f"its architecture is {facts.machine}; PyTorch has wheels for {' and '.join(MACHINES)} only:"
@@ -118,6 +120,7 @@ def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 
 
 
 def check_memory(board: Board, facts: BoardFacts) -> None:
+    """Raise BoardError if the board has too little free memory for heterophony."""
     least = board.memory_mb * 1_000_000 if board.memory_mb else MIN_MEMORY
     if facts.memory_free < min(least, MIN_MEMORY):
         raise BoardError(
@@ -127,7 +130,7 @@ def check_memory(board: Board, facts: BoardFacts) -> None:
 
 
 def check_clock(facts: BoardFacts) -> str:
-    """Raise an error if the clock makes certificates invalid; return a warning if it is just wrong."""
+    """Raise BoardError if the clock makes certificates invalid; return a warning if it is only inaccurate."""
     offset = facts.clock_offset
     if abs(offset) < CLOCK_SECONDS:
         return ""
@@ -141,6 +144,7 @@ def check_clock(facts: BoardFacts) -> str:
 
 
 def format_offset(seconds: float) -> str:
+    """Return a clock offset in words, as in ``3 hours``."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -194,7 +198,7 @@ class Enroller:
         return "unchanged"
 
     def is_current(self, name: str, certificate: str, clients: tuple[str, ...]) -> bool:
-        """Return True if the board has its current certificate at the broker, for these clients."""
+        """Return True if the board has the stored certificate, for these clients, and it does not expire soon."""
         store = self.broker.certificate_store
         known = {enrolled.name: enrolled for enrolled in store.list_enrolled()}
         enrolled = known.get(name)
@@ -252,6 +256,7 @@ class ProcessStatus:
     last: str  # the last line of its log
 
     def describe(self) -> str:
+        """Describe the state of the board's process in one line."""
         if self.running:
             return f"running; {self.last}" if self.last else "running"
         if not self.started:
@@ -300,16 +305,19 @@ def start_process(
 
 
 def stop_process(ssh: SshRunner, board: Board) -> str:
+    """Stop heterophony on a board; return what was done."""
     action = "stop-unit" if board.systemd else "stop"
     answer = call_board(ssh, board, action, {"unit": name_unit(board)})
     return "stopped" if answer["changed"] else "was not running"
 
 
 def read_status(ssh: SshRunner, board: Board) -> ProcessStatus:
+    """Return the state of heterophony's process on a board."""
     action = "unit-status" if board.systemd else "status"
     content = call_board(ssh, board, action, {"unit": name_unit(board)})
     return ProcessStatus(content["running"], content["started"], content["code"], content["last"])
 
 
 def name_unit(board: Board) -> str:
+    """Return the name of the board's systemd unit."""
     return f"heterophony-{board.name}"

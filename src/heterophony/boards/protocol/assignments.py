@@ -154,7 +154,7 @@ class Assignments:
 
     # Pull and check replies -----------------------------------------------------------------
     def find_own_job(self, board: str, message: Done | Failed) -> OpenJob | None:
-        """Return the open job of a message; raise an error if another board holds its client."""
+        """Return the open job of a message; raise CodecError if another board holds its client."""
         open_job = self.open_jobs.get(message.id)
         if open_job and self.registry.board_of_client.get(open_job.job.client) != board:
             raise CodecError(
@@ -188,7 +188,7 @@ class Assignments:
         return self.start_next_transfer(record, now)
 
     def answer_closed_job(self, done: Done) -> OutgoingMessages:
-        """Answer the announcement of a reply whose job is not open: it was taken, or is too late."""
+        """Answer the announcement of a reply whose job is not open: it was accepted, or is too late."""
         if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
@@ -230,6 +230,7 @@ class Assignments:
     def accept_or_reject(
         self, board: str, open_job: OpenJob, done: Done, content: bytes | None, now: float
     ) -> OutgoingMessages:
+        """Decode and check a complete reply; accept it, or reject it with the reason."""
         try:
             if content is None:
                 raise CodecError("the reply does not have its announced sha256")
@@ -240,7 +241,7 @@ class Assignments:
             return self.reject_reply(board, open_job, str(error), now, diverged)
         except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
-        except Exception as error:  # whatever a reply holds, it does not stop the run
+        except Exception as error:  # no content of a reply may stop the run
             return self.reject_reply(board, open_job, describe_unexpected_error(error), now)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(board, open_job.assigned, done)
@@ -261,12 +262,14 @@ class Assignments:
     def reject_reply(
         self, board: str, open_job: OpenJob, why: str, now: float, diverged: bool = False
     ) -> OutgoingMessages:
+        """Reject a reply with the reason; assign its job again, or give it up."""
         assigned = open_job.assigned
         rejection = Rejected(assigned.id, assigned.attempt, to_single_line(why))
         retried = self.retry_or_give_up(board, open_job, why, now, diverged=diverged)
         return [rejection, *retried]
 
     def handle_failed(self, board: str, failed: Failed, now: float) -> OutgoingMessages:
+        """Assign a job that failed on its board again, or give it up."""
         open_job = self.find_own_job(board, failed)
         if open_job is None or failed.attempt < open_job.assigned.attempt:
             return []

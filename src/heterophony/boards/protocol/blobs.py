@@ -57,11 +57,13 @@ class Chunk:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
+    """Encode a part of a blob, with its checksum."""
     head = HEADER.pack(MAGIC, bytes.fromhex(chunk.sha256), chunk.index)
     return b"".join([head, CHECKSUM.pack(zlib.crc32(chunk.data, zlib.crc32(head))), chunk.data])
 
 
 def decode_chunk(payload: bytes) -> Chunk:
+    """Decode a part of a blob; raise CodecError if it is damaged or too long."""
     start = HEADER.size + CHECKSUM.size
     if not start < len(payload) <= start + CHUNK_BYTES or payload[:4] != MAGIC:
         raise CodecError("a chunk is not from heterophony, or is empty or too long")
@@ -86,6 +88,7 @@ class OutgoingBlob:
 
     @staticmethod
     def from_bytes(content: bytes) -> OutgoingBlob:
+        """Return a blob to send whose bytes are in memory."""
         return OutgoingBlob(
             BlobRef.from_bytes(content), lambda offset, size: content[offset : offset + size]
         )
@@ -112,6 +115,7 @@ class IncomingBlob:
         self.reset()
 
     def reset(self) -> None:
+        """Forget all chunks, so that the blob is pulled again from the start."""
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
     def request_next(self) -> tuple[int, ...]:
@@ -160,14 +164,15 @@ class BlobTransfer:
 
     @property
     def blob(self) -> BlobRef:
+        """The blob that is being received."""
         return self.incoming.blob
 
     def request_next(self) -> list[Want]:
-        """Request further chunks if the window has room."""
+        """Request further chunks of the blob if the window has room."""
         return self.make_wants(self.incoming.request_next())
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk; return True if it was missing."""
+        """Add a chunk of the blob; return True if it was missing."""
         was_missing = self.incoming.add_chunk(chunk)
         if was_missing:
             self.resend_timer.reset(now)
@@ -182,6 +187,7 @@ class BlobTransfer:
         return self.make_wants(self.incoming.list_outstanding())
 
     def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
+        """Return the message that requests these chunks; none if there are no chunks."""
         return [Want(self.blob.sha256, indices)] if indices else []
 
 
@@ -196,6 +202,7 @@ class BlobCache:
         self.current_transfer: BlobTransfer | None = None
 
     def has_all(self, *blobs: BlobRef) -> bool:
+        """Return True if all these blobs have arrived."""
         return all(b.sha256 in self.blobs for b in blobs)
 
     def request_missing(self, needed: Iterable[BlobRef], now: float) -> list[Want]:
@@ -222,9 +229,11 @@ class BlobCache:
         return True
 
     def repeat_request(self) -> list[Want]:
+        """Request the outstanding chunks of the current transfer again."""
         return self.current_transfer.repeat_request() if self.current_transfer else []
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
+        """Request the outstanding chunks again if none has arrived for a while."""
         return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
 
     def drop_unanswered_transfer(self) -> BlobTransfer | None:
@@ -257,7 +266,7 @@ class GivenStore:
         return path if path in self.verified else None
 
     def put(self, sha256: str, content: bytes) -> None:
-        """Store a checkpoint."""
+        """Store a checkpoint in the board's folder."""
         with translate_disk_errors(self.folder):
             make_folder(self.folder)
         write_atomically(self.folder / f"{sha256}.safetensors", content)
@@ -288,10 +297,12 @@ class ReplyStore:
             path.unlink()
 
     def put(self, done: Done, reply: bytes) -> None:
+        """Store a reply and its announcement on disk."""
         write_atomically(self.folder / done.id, messages.encode_message(done) + b"\n" + reply)
         self.announcements[done.id] = done
 
     def drop(self, id: str) -> None:
+        """Delete a reply and its announcement."""
         if self.announcements.pop(id, None) is not None:
             with translate_disk_errors(self.folder):
                 (self.folder / id).unlink(missing_ok=True)
@@ -304,6 +315,7 @@ class ReplyStore:
         return None
 
     def read_range(self, done: Done, offset: int, size: int) -> bytes:
+        """Read some bytes of a stored reply."""
         path = self.folder / done.id
         with translate_disk_errors(path), open(path, "rb") as file:
             file.seek(len(messages.encode_message(done)) + 1 + offset)

@@ -1,4 +1,4 @@
-"""The board's side of the protocol: its jobs, from their arrival until the server has taken the reply.
+"""The board's side of the protocol: its jobs, from their arrival until the server accepts the reply.
 
 Methods return messages to the server; bytes among them are encoded blobs.
 """
@@ -158,6 +158,7 @@ class JobQueue:
             del self.failures[id]
 
     def drop_reply(self, id: str) -> None:
+        """Delete a reply and stop announcing it."""
         self.announcement_timers.pop(id, None)
         self.reply_store.drop(id)
 
@@ -176,6 +177,7 @@ class JobQueue:
         return [self.control.config, *given]
 
     def handle_chunk(self, chunk: Chunk, now: float) -> OutgoingMessages:
+        """Add a chunk of a blob; store a complete checkpoint on disk."""
         if not self.blob_cache.add_chunk(chunk, now):
             return []
         for blob in self.control.given if self.control else ():
@@ -258,7 +260,7 @@ class BoardSession:
 
     @property
     def has_everything(self) -> bool:
-        """Return True if everything that the plan is built from has arrived."""
+        """Return True if the configuration and, if the run has one, the checkpoint have arrived."""
         needs_given = self.control is not None and bool(self.control.given)
         return self.config is not None and (self.given is not None) == needs_given
 
@@ -270,7 +272,7 @@ class BoardSession:
         now: float,
         folder_id: str = "",
     ) -> list[Publication]:
-        """Tell the server which clients this board holds; the configuration must have arrived."""
+        """Introduce this board's clients to the server; the configuration must have arrived."""
         assert self.control is not None
         self.hello = messages.Hello(
             session=self.session,
@@ -297,7 +299,7 @@ class BoardSession:
         return self.address_to_server(self.jobs.fail_current(why, again, now))
 
     def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
-        """Send numbers for live display."""
+        """Send the board's measurements, for live display."""
         return self.address_to_server([messages.Metrics(values)])
 
     def make_status_publication(self, state: str) -> Publication:
@@ -340,6 +342,7 @@ class BoardSession:
             return []
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
+        """Decode a message from the server by its channel, and answer it."""
         if address.channel == "ctl":
             return self.handle_control(messages.decode_message(payload, messages.Control), now)
         if address.channel == "down/chunk":
@@ -371,6 +374,7 @@ class BoardSession:
     def handle_message(
         self, message: messages.Message, now: float
     ) -> list[messages.Message | bytes]:
+        """Answer a message to this board; ignore answers to an earlier start of board or server."""
         match message:
             case messages.Welcome(session, start) if self.is_for_this_session(session, start):
                 self.welcomed, self.refusal_reason = True, ""
@@ -398,11 +402,12 @@ class BoardSession:
 
     # Publish --------------------------------------------------------------------------------
     def send_hello(self, now: float) -> list[Publication]:
+        """Send the Hello, and restart the wait for its answer."""
         self.hello_timer.reset(now)
         return self.repeat_hello()
 
     def repeat_hello(self) -> list[Publication]:
-        """Return the Hello until it has been answered."""
+        """Return the Hello again unless it has been answered."""
         if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
         return self.address_to_server([replace(self.hello, start=self.control.start)])

@@ -34,13 +34,14 @@ class TokenBucket:
 
 
 class RateLimitedLog:
-    """Log lines not read yet, with a rate limit per subject. The caller keeps subjects few."""
+    """Log lines not read yet, with a rate limit per subject. The caller must use few subjects."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.buckets: dict[str, TokenBucket] = {}
 
     def add_line(self, subject: str, line: str, now: float) -> None:
+        """Add a line about a subject, unless the subject has reached its rate limit."""
         bucket = self.buckets.setdefault(subject, TokenBucket(now))
         if not bucket.try_take(now):
             return
@@ -49,7 +50,7 @@ class RateLimitedLog:
         self.lines.append(line)
 
     def take_lines(self) -> list[str]:
-        """Return the lines since the last call."""
+        """Return the log lines since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
@@ -60,7 +61,7 @@ MAX_SPANS = 3000  # spans recorded per board and round; more are only counted
 
 @dataclass
 class BoardTimeline:
-    """One board in one round."""
+    """The jobs and transfers of one board in one round, with their times."""
 
     first_want: float | None = None
     last_want: float = 0.0
@@ -78,9 +79,11 @@ class RoundTimeline:
         self.boards: dict[str, BoardTimeline] = {}
 
     def begin(self, now: float) -> None:
+        """Start the timelines of a new round."""
         self.start, self.boards = now, {}
 
     def get(self, board: str) -> BoardTimeline:
+        """Return the timeline of a board in the current round."""
         return self.boards.setdefault(board, BoardTimeline())
 
     def record_want(self, board: str, now: float) -> None:
@@ -138,7 +141,7 @@ class RoundTimeline:
 
 
 def measure_union(intervals: Iterable[Interval]) -> float:
-    """Return the total time covered by these intervals."""
+    """Return the total time that these intervals of work or transfer cover."""
     total, end = 0.0, float("-inf")
     for a, b in sorted(intervals):
         total += max(0.0, b - max(a, end))
@@ -153,13 +156,13 @@ MAX_REPORTED_SECONDS = 1e9
 
 
 class RecordFact(Protocol):
-    """A function that takes a fact for the journal: its kind, the board and details."""
+    """A function that records a fact in the journal: its kind, the board and details."""
 
     def __call__(self, kind: str, board: str = "-", **details: Any) -> None: ...
 
 
 def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
-    """Ignore the fact, for runs without a journal."""
+    """Ignore a fact about a board, for runs without a journal."""
 
 
 @dataclass
@@ -180,6 +183,7 @@ class BoardCounters:
 
     @property
     def problems(self) -> int:
+        """The number of rejected replies, failed jobs and invalid messages."""
         return self.refused + self.wrong
 
 
@@ -195,6 +199,7 @@ class BoardStats:
         self.foreign_messages = 0  # on topics that belong to no board of the run
 
     def get_counters(self, board: str) -> BoardCounters:
+        """Return the counters of a board; unadmitted boards over a limit share their counters."""
         if board not in self.counters:
             unadmitted = sum(not c.admitted for c in self.counters.values())
             if unadmitted >= MAX_UNADMITTED_BOARDS:
@@ -227,6 +232,7 @@ class BoardStats:
         self.record_fact("returned", board)
 
     def record_departure(self, board: str) -> None:
+        """Record that a board disconnected."""
         counters = self.get_counters(board)
         if counters.state != "gone":
             if counters.state in ("here", "arriving"):
@@ -260,12 +266,15 @@ class BoardStats:
 
     # Messages and work ----------------------------------------------------------------------
     def count_received(self, board: str, size: int) -> None:
+        """Count the bytes of a message from a board."""
         self.get_counters(board).bytes_up += size
 
     def count_sent(self, board: str, size: int) -> None:
+        """Count the bytes of a message to a board."""
         self.get_counters(board).bytes_down += size
 
     def record_taken_reply(self, board: str, assigned: Assigned, done: Done) -> None:
+        """Record that a board's reply was accepted."""
         counters = self.get_counters(board)
         counters.jobs += 1
         counters.seconds += min(max(done.seconds, 0.0), MAX_REPORTED_SECONDS)
@@ -278,11 +287,13 @@ class BoardStats:
         self.record_problem(counters, board, f"board {board}: job failed", why)
 
     def record_invalid_message(self, board: str, why: object) -> None:
+        """Record that a board sent an invalid message."""
         counters = self.get_counters(board)
         counters.wrong += 1
         self.record_problem(counters, board, f"board {board}: invalid message", why)
 
     def record_problem(self, counters: BoardCounters, board: str, what: str, why: object) -> None:
+        """Write the reason of a problem with a board to the log and the journal."""
         counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
         self.log_line(board, f"{what}: {counters.last_reason}")
         self.record_fact("refused", board, why=counters.last_reason)

@@ -58,7 +58,7 @@ def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
 
 
 def decode_reply(blob: bytes, assigned: Assigned, seconds: float) -> Reply:
-    """Return the reply to a job, checked to be finite and well-formed; other checks follow elsewhere."""
+    """Decode the reply to a job; raise CodecError if it is malformed or not finite."""
     tensors, content = codec.decode_blob(blob)
     header = parse_record(ReplyHeader, content, "a reply")
     if (header.client, header.kind, header.turn) != (assigned.client, assigned.job, assigned.turn):

@@ -1,6 +1,6 @@
-"""Validation of all records from outside: messages, replies, enrolments, the server's board record.
+"""Validate messages, replies, enrolments and the server's record of boards, field by field.
 
-A record is a dataclass whose fields are annotated with rules. A rule takes a value from JSON or TOML
+Each is a dataclass whose fields are annotated with rules. A rule receives a value from JSON or TOML
 and returns it, or raises a ValueError that says what is wrong.
 """
 
@@ -25,7 +25,7 @@ MAX_SECONDS = 1e9  # 30 years
 
 # Rules --------------------------------------------------------------------------------------
 def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
-    """Require a string that matches a pattern."""
+    """Return the rule of a message field that is a string and matches a pattern."""
 
     def rule(value: Any) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
@@ -36,7 +36,10 @@ def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
 
 
 def text(max_length: int) -> FieldRule:
-    """Require one printable line, without characters that move the cursor or are invisible."""
+    """Return the rule of a message field that is one printable line.
+
+    Such a line has no characters that move the cursor or are invisible.
+    """
 
     def rule(value: Any) -> str:
         if not isinstance(value, str) or len(value) > max_length or not value.isprintable():
@@ -47,14 +50,14 @@ def text(max_length: int) -> FieldRule:
 
 
 def check_string(value: Any) -> str:
-    """Require a field of a message to be text."""
+    """Rule of a message field that is text."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return value
 
 
 def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
-    """Require a whole number in a range."""
+    """Return the rule of a message field that is a whole number in a range."""
 
     def rule(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -65,32 +68,36 @@ def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
 
 
 def check_finite(value: Any) -> float:
-    """Require a finite number; an int stays an int."""
+    """Rule of a message field that is a finite number; an int stays an int."""
     if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
         raise ValueError("is not a finite number")
     return value  # type: ignore[no-any-return]
 
 
 def check_duration(value: Any) -> float:
-    """Require a number of seconds that is not negative and small enough to be added up."""
+    """Rule of a message field that is a number of seconds: not negative, and small enough to add up."""
     if not 0 <= check_finite(value) <= MAX_SECONDS:
         raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
     return value  # type: ignore[no-any-return]
 
 
 def check_boolean(value: Any) -> bool:
+    """Rule of a message field that is true or false."""
     if type(value) is not bool:
         raise ValueError("is not true or false")
     return value
 
 
 def check_date(value: Any) -> datetime:
+    """Rule of an enrolment's field that is a date and time with a time zone."""
     if type(value) is not datetime or value.tzinfo is None:
         raise ValueError("is not a date and time with a time zone")
     return value
 
 
 def one_of(*words: str) -> FieldRule:
+    """Return the rule of a message field that is one of these words."""
+
     def rule(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
             raise ValueError(f"is not one of {', '.join(words)}")
@@ -100,7 +107,7 @@ def one_of(*words: str) -> FieldRule:
 
 
 def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRule:
-    """Require a list; its length is checked before its elements."""
+    """Return the rule of a message field that is a list; its length is checked before its elements."""
 
     def rule(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not min_length <= len(value) <= max_length:
@@ -111,7 +118,7 @@ def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRu
 
 
 def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
-    """Require an object whose keys and values follow these rules."""
+    """Return the rule of a message field that is an object whose keys and values follow these rules."""
 
     def rule(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > max_length:
@@ -122,7 +129,7 @@ def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule
 
 
 def record_of(cls: type[T]) -> FieldRule:
-    """Require an object with exactly the fields of a record."""
+    """Return the rule of a message field that is itself an object with exactly the fields of ``cls``."""
 
     def rule(value: Any) -> T:
         return parse_fields(cls, value)
@@ -132,7 +139,7 @@ def record_of(cls: type[T]) -> FieldRule:
 
 # Records ------------------------------------------------------------------------------------
 def parse_fields(cls: type[T], content: Any) -> T:
-    """Build a record from an object; raise ValueError if a field is wrong."""
+    """Build a message or a part of one from an object; raise ValueError if a field is wrong."""
     rules = read_field_rules(cls)  # type: ignore[arg-type]
     if isinstance(content, cls):
         content = {name: getattr(content, name) for name in rules}
@@ -143,11 +150,13 @@ def parse_fields(cls: type[T], content: Any) -> T:
 
 @cache
 def read_field_rules(cls: type) -> dict[str, FieldRule]:
+    """Return the rules with which the fields of a class are annotated."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
 
 
 def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
+    """Apply the rule of a message field; add the field's name to its error."""
     try:
         return rule(value)
     except ValueError as error:
@@ -155,7 +164,7 @@ def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
 
 
 def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
-    """Build a record from a message's content; raise CodecError if a field is wrong."""
+    """Build a message from its decoded content; raise CodecError if a field is wrong."""
     try:
         return parse_fields(cls, content)
     except ValueError as error:

@@ -46,6 +46,7 @@ def encode_frame(content: Mapping[str, Any]) -> bytes:
 
 
 def add_checksum(text: bytes) -> bytes:
+    """Append the second line of a frame: the crc32 of the first."""
     return b"%s\n%08x" % (text, zlib.crc32(text))
 
 
@@ -64,7 +65,7 @@ def decode_frame(payload: bytes) -> dict[str, Any]:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise an error if a key occurs twice: two readers could interpret the object differently."""
+    """Return the object; raise ValueError if a key occurs twice, as readers could then disagree on it."""
     content = dict(pairs)
     if len(content) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -77,11 +78,11 @@ def add_run(run: str, payload: bytes) -> bytes:
 
 
 def split_run(payload: bytes) -> tuple[str, bytes]:
-    """Return the run's name and the rest; raise an error if the bytes do not begin with a name."""
+    """Return the run's name and the rest; raise CodecError if the bytes do not begin with a name."""
     end = payload.find(b"\n", 0, MAX_RUN_BYTES + 1)
     run = payload[: max(end, 0)].decode("latin-1")
     if not NAME_PATTERN.fullmatch(run):
-        raise CodecError("a message does not name a run")
+        raise CodecError("a message does not begin with the name of a run")
     return run, payload[end + 1 :]
 
 
@@ -101,6 +102,7 @@ class BlobRef:
 
     @staticmethod
     def from_bytes(content: bytes) -> BlobRef:
+        """Return the digest and size by which a blob is identified."""
         return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
 
 
@@ -281,7 +283,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode a message; raise an error if ``decode_message`` would refuse it."""
+    """Encode a message; raise CodecError if ``decode_message`` would refuse it."""
     cls = type(message)
     content = {"v": PROTOCOL_VERSION, "kind": cls.__name__.lower(), **asdict(message)}
     payload = encode_frame(content)

@@ -35,6 +35,7 @@ class RegisteredBoard:
 
     @property
     def clients(self) -> list[str]:
+        """The names of the clients that the board holds."""
         return [c.name for c in self.hello.clients]
 
     def record_want(self, want: Want, last: int) -> bool:
@@ -95,7 +96,7 @@ class BoardRegistry:
         """Return why the board cannot take part; an empty string if it can."""
         names = [c.name for c in hello.clients]
         if len(set(names)) < len(names):
-            return "it names a client twice"
+            return "it lists a client twice"
         if hello.config_sha256 != self.config_sha256:
             return (
                 "it has a different configuration; restart it, so that it fetches the current one"

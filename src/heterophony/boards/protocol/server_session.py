@@ -82,7 +82,7 @@ class ServerSession:
         return requested
 
     def end_run(self) -> list[Publication]:
-        """Tell the boards that the run has finished."""
+        """Announce to all boards that the run has finished."""
         self.abandon_open_jobs()
         self.control = replace(self.control, state="ended")
         return [self.make_control_publication()]
@@ -129,11 +129,12 @@ class ServerSession:
             return []
         except HeterophonyError:  # an error of the server itself: a full disk, or a request to stop
             raise
-        except Exception as error:  # whatever a board sends, it does not stop the run
+        except Exception as error:  # no message from a board may stop the run
             self.stats.record_invalid_message(address.board, describe_unexpected_error(error))
             return []
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
+        """Decode a message from a board by its channel, and answer it."""
         board, record = address.board, self.registry.boards.get(address.board)
         if address.channel == "status":
             status = messages.decode_message(payload, Status)
@@ -179,12 +180,14 @@ class ServerSession:
                 self.stats.record_fact("given", board, bytes=blob.size, sha256=blob.sha256[:16])
 
     def handle_hello(self, board: str, hello: Hello, now: float) -> list[Publication]:
+        """Answer a Hello; send a welcomed board all its open jobs."""
         answer = self.registry.handle_hello(board, hello)
         out = self.address_to_board(board, [answer] if answer else [])
         return out + (self.repeat_all(board, now) if isinstance(answer, Welcome) else [])
 
     # Publish --------------------------------------------------------------------------------
     def repeat_all(self, board: str, now: float) -> list[Publication]:
+        """Send a connected board all its open jobs and requests again."""
         record = self.registry.boards[board]
         if not record.connected:
             return []

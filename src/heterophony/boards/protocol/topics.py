@@ -16,7 +16,7 @@ from ...core.files import NAME_PATTERN, NAME_RULE
 PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
 SERVER_NAME = "server"  # the one enrolled name that is not a board
-SERVER_HERE, SERVER_GONE = b"here", b"gone"  # name of the server's own topic
+SERVER_HERE, SERVER_GONE = b"here", b"gone"  # payloads on the topic of a run's server
 MAINTENANCE_NAME = ".broker"  # name of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
@@ -40,7 +40,7 @@ class ParsedTopic(NamedTuple):
 
 
 def check_name(of: str, value: str) -> str:
-    """Return the name of a run or board if it can be part of a topic."""
+    """Return the name of a run or board; raise ConfigError if it cannot be part of a topic."""
     if not NAME_PATTERN.fullmatch(value):
         raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
     return value
@@ -58,6 +58,7 @@ def make_server_topic(run: str) -> str:
 
 
 def make_board_topic(board: str, channel: Channel) -> str:
+    """Return the topic of one channel between the server and a board."""
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/{channel}"
 
 
@@ -120,7 +121,7 @@ def find_owner(topic: str) -> str:
 
 
 def parse_topic(topic: str) -> ParsedTopic:
-    """Return run, board and channel of a topic; raise an error if it is not of this protocol."""
+    """Return run, board and channel of a topic; raise CodecError if it is not of this protocol."""
     parts = topic.split("/", 4) if len(topic) <= 200 else []
     if len(parts) == 5 and "/".join(parts[:2]) == TOPIC_ROOT and NAME_PATTERN.fullmatch(parts[3]):
         kind, name, rest = parts[2:]

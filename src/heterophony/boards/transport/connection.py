@@ -25,6 +25,7 @@ class Watchdog:
         self.reset()
 
     def reset(self) -> None:
+        """Measure from now on, because the broker has answered."""
         self.waiting_since = time.monotonic()
 
     def check(self) -> None:
@@ -42,20 +43,23 @@ class Ownership:
         self.stored = False  # the broker has acknowledged a retained message with our id
 
     def select_owner_id(self, packet: queues.OutgoingPacket) -> str | None:
-        """Return the id to attach to a packet, if any.
+        """Return the id of this process to attach to an MQTT packet, if any.
 
         The will has none: it announces that we left, so a process that follows has not replaced us.
         """
         return self.owner_id if packet.retain and not self.is_will(packet) else None
 
     def record_acknowledged(self, packet: queues.OutgoingPacket) -> None:
+        """Record that the broker has stored a packet; only retained ones matter."""
         self.stored = self.stored or packet.retain
 
     def is_will(self, packet: queues.OutgoingPacket) -> bool:
+        """Return True if a packet has the topic and payload of our will."""
         will = self.will
         return will is not None and (packet.topic, packet.payload) == (will.topic, will.payload)
 
     def is_on_will_topic(self, topic: str) -> bool:
+        """Return True if a topic is that of our will."""
         return self.will is not None and topic == self.will.topic
 
     def is_replaced_by(self, payload: bytes, owner_id: str | None) -> bool:
@@ -132,6 +136,7 @@ class Connection:
         return self.end_event
 
     def run_once(self) -> None:
+        """Exchange packets once, send waiting ones, and raise TimeoutError if an answer is overdue."""
         wait = min(MAX_POLL_SECONDS, self.endpoint.keepalive / 4)
         self.client.exchange_packets(self.owner.wake_receiver, wait)
         if self.active_since is not None:
@@ -146,7 +151,7 @@ class Connection:
             self.watchdog.check()
 
     def send_waiting(self) -> None:
-        """Send waiting packets, as many as the window allows."""
+        """Send waiting MQTT packets, as many as the window allows."""
         while packet := self.outbox.take_next(self.max_in_flight):
             if packet.size > self.max_packet_bytes:  # retained before this broker set its limit
                 text = describe_oversize(packet, self.max_packet_bytes, self.endpoint)
@@ -250,7 +255,7 @@ class Connection:
 
 
 def explain_loss(why: str) -> str:
-    """Explain a cut TLS connection: a broker gives no other answer to a revoked certificate."""
+    """Explain a lost connection: a broker answers a revoked certificate only by closing it."""
     cut = "EOF occurred in violation of protocol" in why
     return (
         "it closed the connection: this enrolment may be revoked, or the broker is stopping"
@@ -262,6 +267,7 @@ def explain_loss(why: str) -> str:
 def describe_oversize(
     packet: queues.OutgoingPacket, limit: int, endpoint: queues.BrokerEndpoint
 ) -> str:
+    """Return the error message for a packet that is too large for the broker."""
     return (
         f"a message of {packet.size} bytes to {packet.topic} is over the limit of {limit} bytes "
         f"of {endpoint}; send smaller chunks"

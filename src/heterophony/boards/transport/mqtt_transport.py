@@ -31,6 +31,7 @@ class BackoffSettings:
     first_after_refusal: float = 60.0
 
     def select_bounds(self, refused: bool) -> tuple[float, float]:
+        """Return the shortest and the longest wait before the next connection."""
         if refused:
             return self.first_after_refusal, 10 * self.first_after_refusal
         return self.first, self.longest
@@ -67,7 +68,7 @@ class MqttTransport:
     """Connected to a broker from construction to ``close``; no network error raises.
 
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
-    published, retained, at every connect: a broker that was killed may have lost them.
+    published, retained, after each connect: a broker that was killed may have lost them.
     ``find_sender`` maps a topic to its sender, so that each has a limited share of the inbox. Without
     ``acknowledges``, messages that arrive while there is no connection are lost, and the others
     arrive faster.
@@ -119,7 +120,7 @@ class MqttTransport:
 
         True does not mean that the message arrives. A retained message also replaces the entry of
         ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
-        message over the limit raises: it can never be sent, and the broker would close the connection.
+        message over the limit raises CodecError: the broker would close the connection.
         """
         packet = OutgoingPacket(topic, payload, retain)
         with self._lock:
@@ -178,16 +179,18 @@ class MqttTransport:
         self.report_event(ConnectionEvent("connected", text))
 
     def report_event(self, event: ConnectionEvent) -> None:
-        """Add the event to the inbox, unless it repeats the last one."""
+        """Add a connection event to the inbox, unless it repeats the last one."""
         if event != self._last_event:
             self._last_event = event
             self.inbox.offer(event)
 
     def _wake(self) -> None:
+        """Wake the thread of the connection, to send or to close."""
         with suppress(OSError):  # full: it wakes anyway; closed: the thread has exited
             self._wake_sender.send(b"!")
 
     def _run(self) -> None:
+        """Connect again whenever the connection is lost, until the transport is closed."""
         while not self._closing.is_set():
             connection = Connection(self)
             ended = connection.run()

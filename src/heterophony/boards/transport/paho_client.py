@@ -36,24 +36,28 @@ class ByteCounts:
 
 
 class ConnectionCallbacks(Protocol):
-    """The callbacks by which a client reports to its connection. Reasons are texts for people."""
+    """The callbacks with which a client reports to its connection. Reasons are texts for people."""
 
     def on_connected(self, max_packet_bytes: int | None, max_in_flight: int | None) -> None:
-        """Take the broker's own limits; None for a limit that it does not set."""
+        """Handle a new connection and the broker's limits, which are None if it does not set them."""
 
-    def on_not_admitted(self, reason: str, busy: bool) -> None: ...
+    def on_not_admitted(self, reason: str, busy: bool) -> None:
+        """Handle a connection that the broker refused; a ``busy`` broker may accept it soon."""
 
-    def on_subscribed(self) -> None: ...
+    def on_subscribed(self) -> None:
+        """Handle a confirmed subscription."""
 
-    def on_subscription_refused(self, reason: str) -> None: ...
+    def on_subscription_refused(self, reason: str) -> None:
+        """Handle a subscription that the broker refused."""
 
     def on_message(self, topic: str, payload: bytes, owner_id: str | None) -> None:
-        """Take a message and the id of the process that published it, if it has one."""
+        """Handle a message; ``owner_id`` is the id of the process that published it, if it has one."""
 
     def on_acknowledged(self, number: int, refusal: str) -> None:
-        """Take the answer to a published message; the refusal is empty if it was accepted."""
+        """Handle the answer to a published message; ``refusal`` is empty if it was accepted."""
 
-    def on_disconnected(self, reason: str, taken_over: bool) -> None: ...
+    def on_disconnected(self, reason: str, taken_over: bool) -> None:
+        """Handle the end of the connection; ``taken_over`` if another client uses our name."""
 
 
 class MqttClient:
@@ -89,6 +93,7 @@ class MqttClient:
 
     @property
     def is_open(self) -> bool:
+        """Whether the connection to the broker has a socket."""
         return self.paho.socket() is not None
 
     def connect(self, max_packet_bytes: int) -> None:
@@ -120,10 +125,12 @@ class MqttClient:
         self.paho.loop_misc()
 
     def subscribe(self, topics: Sequence[str], qos: int) -> None:
+        """Subscribe to MQTT topics with this quality of service."""
         options = SubscribeOptions(qos=qos)
         self.paho.subscribe([(topic, options) for topic in topics])
 
     def unsubscribe(self, topics: Sequence[str]) -> None:
+        """End subscriptions to MQTT topics."""
         self.paho.unsubscribe(list(topics))
 
     def publish(self, packet: OutgoingPacket, owner_id: str | None) -> int:
@@ -134,6 +141,7 @@ class MqttClient:
         return self.paho.publish(packet.topic, packet.payload, 1, packet.retain, properties).mid
 
     def disconnect(self) -> None:
+        """Disconnect from the broker, which keeps the session."""
         self.paho.disconnect()
 
     def disconnect_and_end_session(self) -> None:
@@ -147,6 +155,7 @@ class MqttClient:
         self.paho.disconnect(reasoncode=reason)
 
     def close_socket(self) -> None:
+        """Close the socket without a packet to the broker."""
         if (network := self.paho.socket()) is not None:
             network.close()
 
@@ -226,6 +235,7 @@ class CountingPahoClient(Client):
 
 
 def _make_properties(packet: int, **values: int) -> Properties:
+    """Return the MQTT properties of a packet of this type."""
     properties = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(properties, name, value)

@@ -46,7 +46,7 @@ MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolle
 
 
 def compute_cost(size: int) -> int:
-    """Return the units that a message of this size costs."""
+    """Return the units of a sender's budget that a message of this size costs."""
     return 1 + size // BYTES_PER_UNIT
 
 
@@ -59,7 +59,7 @@ class MessageBudget:
         self._units: dict[str, tuple[float, float]] = {}
 
     def try_spend(self, sender: str, size: int, now: float) -> bool:
-        """Return True if the sender may send this; a sender that exceeds its budget is barred for good."""
+        """Return True if the sender may send this; a sender that exceeds its budget is barred permanently."""
         if sender in self.exhausted:
             return False
         if sender not in self._units and len(self._units) >= MAX_SENDERS:
@@ -127,7 +127,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         self.bytes_by_sender = Counter[str]()
 
     def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
-        """Add the item if it fits; callable from any thread."""
+        """Add a message or event if there is room; callable from any thread."""
         with self.mutex:
             size = _count_payload_bytes(item)
             if not self._is_within_budget(item, size):
@@ -191,6 +191,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
 
 
 def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
+    """Return the bytes of a message in the inbox; events have none."""
     return len(item.payload) if isinstance(item, ReceivedMessage) else 0
 
 
@@ -210,6 +211,7 @@ class OutgoingPacket:
 
     @property
     def size(self) -> int:
+        """The size of the MQTT packet in bytes, at most."""
         return PACKET_OVERHEAD + len(self.topic.encode()) + len(self.payload)
 
 
@@ -256,6 +258,7 @@ class Outbox:
         return packet
 
     def record_sent(self, number: int, packet: OutgoingPacket) -> None:
+        """Record that a packet was sent under this number."""
         self._in_flight[number] = packet
         self._in_flight_bytes += _compute_cost(packet)
 
@@ -268,12 +271,15 @@ class Outbox:
 
     @property
     def in_flight(self) -> int:
+        """The number of packets that were sent and not acknowledged."""
         return len(self._in_flight)
 
     @property
     def empty(self) -> bool:
+        """Whether all packets were sent and acknowledged."""
         return not self._waiting and not self._in_flight
 
 
 def _compute_cost(packet: OutgoingPacket) -> int:
+    """Return the bytes that a packet counts for in the outbox."""
     return max(packet.size, MIN_COST)

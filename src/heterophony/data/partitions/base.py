@@ -49,7 +49,7 @@ class LabelPartition(Protocol):
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """Return the positions of each client's examples."""
+        """Deal the examples to clients by label; return the positions of each client's examples."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class DatasetPartition(Protocol):
     """A partition that needs the data set, and splits training and test examples itself."""
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
-        """Return the rows of each client."""
+        """Allot the rows of the data set to clients, for training and test."""
 
 
 Partition = LabelPartition | DatasetPartition
@@ -65,7 +65,7 @@ Partition = LabelPartition | DatasetPartition
 
 @dataclass(frozen=True, kw_only=True)
 class SeededRule(CheckedSettings):
-    """Base of partitions and skews; their seed can stay fixed while that of the run varies."""
+    """Base class of partitions and skews; their seed can stay fixed while the run's seed varies."""
 
     seed: int | None = setting(None, "seed of this rule only; default: the run's seed", low=0)
 
@@ -93,7 +93,7 @@ def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[S
 
 
 def get_official_train_size(source: Source, what: str) -> int:
-    """Return the size of the official training set; raise an error if there is none."""
+    """Return the size of the official training set; raise DataError if the data set has no official split."""
     if source.official is None or not 0 < source.official < len(source.y):
         raise DataError(
             f"{what} needs a data set with an official test set; {source.name} has none"

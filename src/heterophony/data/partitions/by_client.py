@@ -24,11 +24,11 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Make the users of the data set clients; of too many, choose those with enough examples."""
+    """Make users of the data set clients, chosen at random from those with enough examples."""
 
-    min_size: int = setting(2, "fewest examples a user must have", low=2)
-    min_train: int = setting(1, "fewest training examples a user must have", low=1)
-    min_test: int = setting(1, "fewest test examples a user must have", low=1)
+    min_size: int = setting(2, "minimum number of examples of a user", low=2)
+    min_train: int = setting(1, "minimum number of training examples of a user", low=1)
+    min_test: int = setting(1, "minimum number of test examples of a user", low=1)
     in_order: bool = setting(
         False, "train on the first examples, test on the last, instead of at random"
     )
@@ -50,8 +50,8 @@ class Natural(SeededRule):
             raise DataError(
                 f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
                 f" {source.name} have enough examples"
-                + (f", '{lacking[0]}' has not" if lacking else "")
-                + "; lower data.clients, or the sizes that data.partition requires of a user"
+                + (f", '{lacking[0]}' does not" if lacking else "")
+                + "; lower data.clients, or the minimum sizes in data.partition"
             )
         order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]
         return [self.draw_windows(shares[user], terms.seed, i) for i, user in enumerate(order)]
@@ -93,6 +93,7 @@ class Natural(SeededRule):
         ]
 
     def has_enough(self, share: Share) -> bool:
+        """Return True if a user has enough training and test examples to be a client."""
         return len(share.train) >= max(self.min_train, self.train_windows or 1) and len(
             share.test
         ) >= max(self.min_test, self.test_windows or 1)
@@ -105,6 +106,7 @@ class Natural(SeededRule):
 
 
 def draw_consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
+    """Return ``n`` consecutive rows from a random start; all rows if ``n`` is None."""
     if n is None:
         return rows
     start = int(draw.integers(len(rows) - n + 1))
@@ -123,8 +125,8 @@ class PerClientDirichlet(SeededRule):
     """
 
     alpha: float = setting(0.1, "small: few classes per client; large: similar labels", above=0)
-    train: int = setting(500, "most training examples of a client", low=1)
-    test: int = setting(100, "most test examples of a client", low=1)
+    train: int = setting(500, "maximum number of training examples of a client", low=1)
+    test: int = setting(100, "maximum number of test examples of a client", low=1)
     mode: Literal["exact_authors", "exact_size"] = setting(
         "exact_authors", "sizes as rounded, or filled up from the last class"
     )
@@ -135,7 +137,7 @@ class PerClientDirichlet(SeededRule):
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         first = get_official_train_size(source, "data.partition.kind = 'per_client_dirichlet'")
         if terms.seed >= 2**32:
-            raise ConfigError(f"seed: this partition needs one below 2**32, not {terms.seed}")
+            raise ConfigError(f"seed: must be below 2**32 for this partition, not {terms.seed}")
         draw, classes = np.random.RandomState(terms.seed), len(source.labels)
         mixes = draw.dirichlet(np.full(classes, self.alpha), size=terms.clients)
         sets = [np.arange(len(source.y)) < first, np.arange(len(source.y)) >= first]
@@ -185,7 +187,7 @@ PARTS = (*REQUIRED_PARTS, "validation")
 
 @dataclass(frozen=True)
 class FromFile(CheckedSettings):
-    """Read from a file which rows each client has for training, test and validation."""
+    """Read each client's rows for training, test and validation from a file."""
 
     path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
 
@@ -209,7 +211,7 @@ class FromFile(CheckedSettings):
 
 
 def check_share(share: Share, who: str, examples: int) -> None:
-    """Raise an error if a row does not exist or is used twice; test examples may repeat."""
+    """Raise DataError if a row does not exist or is used twice; test examples may repeat."""
     for part in REQUIRED_PARTS:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
@@ -254,6 +256,7 @@ def write_partition(
 
 
 def encode_share(share: Share) -> dict[str, Any]:
+    """Return a client's rows as lists for JSON; empty validation rows are left out."""
     rows = {part: getattr(share, part).tolist() for part in PARTS}
     return {part: r for part, r in rows.items() if r or part in REQUIRED_PARTS}
 
@@ -286,6 +289,7 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
+    """Read a partition from JSON, with the digest of its data if the file has one."""
     content = json.loads(read_regular_file(path, DATA_LIMIT), object_pairs_hook=make_unique)
     clients = content.get("clients", content)
     shares = {}
@@ -297,7 +301,7 @@ def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def make_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary; refuse a key that occurs twice instead of dropping its first value."""
+    """Make the dictionary of a partition file; raise DataError if a key, such as a client, occurs twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -309,6 +313,7 @@ def make_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
+    """Read a partition from ``.npz``, with the digest of its data if the file has one."""
     content: dict[str, Any] = dict(load_npz(path))
     none = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
     content = {**none, **content}
@@ -324,7 +329,7 @@ def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def parse_rows(rows: Any, who: str) -> Indices:
-    """Convert rows to an array; anything but whole numbers is refused rather than rounded."""
+    """Convert a client's rows to an array; raise DataError if they are not whole numbers."""
     array = np.asarray(rows)
     if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
         raise DataError(f"{who}: rows must be a list of whole numbers")

@@ -37,7 +37,7 @@ class Quantity(SeededRule):
         rest = len(labels) - clients * self.min_size
         if rest < 0:
             raise DataError(
-                f"{len(labels)} examples do not give each of {clients} clients {self.min_size};"
+                f"{len(labels)} examples are too few for {self.min_size} per client with {clients} clients;"
                 " lower data.partition.min_size or data.clients"
             )
         ends = np.cumsum(draw.dirichlet(np.full(clients, self.alpha)))
@@ -60,7 +60,9 @@ class Classes(SeededRule):
     """Give each client examples of ``per_client`` classes."""
 
     per_client: int = setting(2, "classes that a client holds", low=1)
-    balanced: bool = setting(True, "divide a class equally among its clients, or at random")
+    balanced: bool = setting(
+        True, "divide each class equally among its clients, instead of at random"
+    )
     min_size: int = setting(10, "with random shares: fewest examples a client may have", low=1)
 
     def deal(
@@ -117,7 +119,7 @@ class Shards(SeededRule):
     def partition_disjoint(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """In each pass, deal a random permutation of all classes to the next clients."""
+        """In each pass, deal a random permutation of all classes to the next few clients."""
         passes, uneven = divmod(clients * self.per_client, classes)
         if uneven or classes % self.per_client:
             raise ConfigError(
@@ -139,7 +141,7 @@ class Shards(SeededRule):
     def partition_overlapping(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """Take the first examples of the client's classes, as the published experiments do.
+        """Give each client the first examples of its classes, as the published experiments do.
 
         Their code marks positions as taken but looks them up by shuffled numbers. Examples thus
         remain available after they are taken, and with many classes all clients hold mostly the
@@ -214,7 +216,7 @@ def top_up_clients(parts: list[Indices], least: int, draw: np.random.Generator) 
     sizes = np.array([len(p) for p in parts])
     if sizes.sum() < least * len(parts):
         raise DataError(
-            f"{sizes.sum()} examples do not give each of {len(parts)} clients {least};"
+            f"{sizes.sum()} examples are too few for {least} per client with {len(parts)} clients;"
             " lower data.partition.min_size or data.clients"
         )
     held = [p.tolist() for p in parts]

@@ -63,7 +63,7 @@ def read_npz(
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
-    Examples of several arrays are ``x.image`` and ``x.table`` in place of x, under any names.
+    Examples of several arrays have ``x.NAME`` in place of x, as in ``x.image`` and ``x.table``.
     ``client``, if it exists, has the name of each example's client; ``users`` is another name for
     that array. Numbers are not rearranged if an example already has the given shape.
     """
@@ -81,7 +81,7 @@ def read_npz(
 
 
 def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in an ``.npz``; none if it does not name the client of each example."""
+    """Return the names of the clients in an ``.npz``; empty if it does not name the client of each example."""
     wanted = list_name_arrays(users or CLIENT)
     try:
         arrays = load_npz(path, wanted.__contains__)
@@ -91,7 +91,7 @@ def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]
 
 
 def list_name_arrays(name: str) -> tuple[str, str, str]:
-    """List the arrays of an ``.npz`` that name clients: one for all examples, or one per part."""
+    """Return the keys of an ``.npz`` that can hold clients' names: one for all examples, or one per part."""
     return (name, f"{name}_train", f"{name}_test")
 
 
@@ -133,7 +133,7 @@ def list_arrays(path: Path) -> set[str]:
 
 
 def read_medmnist(path: Path, request: Request) -> Source:
-    """Read the images of MedMNIST. Those for validation follow the training images, as a part of these."""
+    """Read the images of MedMNIST; validation images follow the training images and count as such."""
     try:
         arrays = load_npz(path, lambda name: name.startswith(MEDMNIST_PARTS))
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
@@ -160,7 +160,7 @@ def read_medmnist(path: Path, request: Request) -> Source:
 def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | None]:
     """Load and check the arrays of examples and labels in an ``.npz``.
 
-    Examples of several arrays are packed; the record says how.
+    Examples of several arrays are packed; the record describes how.
     """
     wanted = list_name_arrays(users)
     try:
@@ -217,7 +217,7 @@ def wrap_arrays(
     task: TaskName = "classification",
     path: Path | None = None,
 ) -> Source:
-    """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
+    """Make a source from arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
 
     Numbers N×H×W×C with up to 4 channels are images too, unless examples must have ``shape``.
     Errors about labels name the ``path``, if there is one.
@@ -259,7 +259,7 @@ def has_channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
-    """Read a folder with one ``.npz`` per user, which has the user's name."""
+    """Read a folder with one ``.npz`` per user, named after the user."""
     paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
     loaded = [load_npz_arrays(p) for p in paths]
     files, record = [arrays for arrays, _ in loaded], loaded[0][1]
@@ -280,7 +280,7 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
             same = (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype)
             if not same or x.ndim < 2 or y.shape[1:] != first_y.shape[1:]:
                 raise DataError(
-                    f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not fit"
+                    f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not match"
                     f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
                 )
             parse_targets(y, task, str(path))  # raises with the file's name
@@ -319,6 +319,7 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
 
 
 def is_array(value: object) -> bool:
+    """Return True for an array of NumPy or a tensor."""
     return isinstance(value, np.ndarray | torch.Tensor)
 
 

@@ -49,7 +49,7 @@ SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred
 
 
 def read_photos(path: Path | None = None) -> Source:
-    """Cut overlapping patches; the class is one of five horizontal bands of a photograph."""
+    """Cut overlapping patches from two photographs; each photograph's five horizontal bands are classes."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
@@ -84,7 +84,7 @@ Digests = NDArray[np.uint64]
 
 
 def read_small(read: Callable[[Path | None], Source], name: str, path: Path | None) -> Source:
-    """Read a data set of images, choose some of them, and average each block of 2×2 pixels."""
+    """Read an image data set, choose some of its images, and average each block of 2×2 pixels."""
     source = read(path)
     chosen = choose_listed(source, name) if name in LISTED_IMAGES else draw_images(source)
     return replace(chosen, name=name, x=halve_images(chosen.x))
@@ -126,7 +126,7 @@ def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
 
 
 def draw_images(source: Source) -> Source:
-    """Draw images of the official training and test set with a fixed seed, in their order."""
+    """Draw images from the official training and test sets with a fixed seed; keep their order."""
     train = len(source.y) if source.official is None else source.official
     rng = np.random.default_rng(DRAW_SEED)
     most_train, most_test = (n * len(source.labels) for n in (TRAIN_PER_CLASS, TEST_PER_CLASS))
@@ -139,7 +139,7 @@ def draw_images(source: Source) -> Source:
 def draw_rows(
     rng: np.random.Generator, start: int, stop: int, count: int
 ) -> NDArray[np.signedinteger[Any]]:
-    """Draw ``count`` of the rows in a range, in order; return all rows if there are not more."""
+    """Draw ``count`` of the rows in a range, in order; return all rows if there are fewer."""
     return start + np.sort(rng.permutation(stop - start)[:count])
 
 

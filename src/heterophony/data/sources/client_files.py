@@ -1,4 +1,4 @@
-"""Data that come divided among clients: PFLlib folders and UCI HAR."""
+"""Read files that are already divided among clients: PFLlib folders and UCI HAR."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_pfllib(path: Path, request: Request) -> Source:
 
 
 def read_client_file(path: Path) -> Examples:
-    """Read the examples of one file: a dict with x and y below ``data``."""
+    """Read one client's examples from a PFLlib file: a dict with x and y under the key ``data``."""
     try:
         content = load_pickled_dict(path, "data")
     except DataError:
@@ -88,7 +88,7 @@ def read_client_file(path: Path) -> Examples:
 
 
 def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
-    """Return the tokens of texts: PFLlib pairs each padded list with its length."""
+    """Return the tokens of PFLlib's texts: pairs of a padded list and its length."""
     rows = x.tolist() if x.ndim == 2 and x.shape[1] == 2 else []
     texts = [row[0] for row in rows if isinstance(row[0], list)]
     if not texts or len(texts) < len(rows) or len({len(text) for text in texts}) > 1:
@@ -103,6 +103,7 @@ def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
 
 
 def is_whole(y: NDArray[Any]) -> bool:
+    """Return True if all labels are whole numbers."""
     return bool(y.ndim == 1 and np.isfinite(y).all() and (y == np.floor(y)).all())
 
 
@@ -155,7 +156,7 @@ def read_har(path: Path, request: Request) -> Source:
 
 
 def read_windows(path: Path, part: str) -> NDArray[np.float32]:
-    """Read the windows of the training or test set."""
+    """Read UCI HAR's windows of the training or test set."""
     signals = sorted((path / part / SIGNALS).glob("*.txt"))
     if not signals:
         return read_numbers(path / part / f"X_{part}.txt")
@@ -167,7 +168,7 @@ def read_windows(path: Path, part: str) -> NDArray[np.float32]:
 
 
 def read_column(path: Path, part: str, name: str) -> NDArray[np.int64]:
-    """Read one whole number per line."""
+    """Read a file of UCI HAR with one whole number per line, such as its labels."""
     file = path / part / f"{name}_{part}.txt"
     numbers = read_numbers(file)
     if numbers.shape[1] != 1 or (numbers != np.floor(numbers)).any():

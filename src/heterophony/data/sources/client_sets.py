@@ -37,13 +37,13 @@ FEMNIST_LABELS = (*digits, *ascii_uppercase, *ascii_lowercase)
 
 
 def read_femnist(path: Path | None = None) -> Source:
-    """Read LEAF's characters, by writer."""
+    """Read FEMNIST, LEAF's handwritten characters, by writer."""
     source = read_leaf(find_or_download(FEMNIST_FILES, path), Request(FEMNIST_LABELS))
     return replace(source, name="femnist")
 
 
 def read_celeba(path: Path | None = None) -> Source:
-    """Read LEAF's portraits, by celebrity."""
+    """Read CelebA, LEAF's portraits, by celebrity."""
     request = Request(("not smiling", "smiling"))
     return replace(read_leaf(find_or_download(CELEBA_FILES, path), request), name="celeba")
 
@@ -64,7 +64,7 @@ MEDMNIST = {  # channels, classes, images, md5
 
 
 def make_medmnist_files(name: str) -> DatasetFiles:
-    """Return where a set of MedMNIST is found."""
+    """Return the files of a set of MedMNIST, and where they can be downloaded."""
     remote = RemoteFile(f"{MEDMNIST_URL}{name}.npz", MEDMNIST[name][3])
     hint = f"get {name}.npz from medmnist.com and set data.path to it"
     return DatasetFiles("medmnist", ((f"{name}.npz",),), (remote,), hint)
@@ -97,7 +97,7 @@ DIGIT5_DRAWN = (25_000, 9_000)  # training and test images of a domain, as in th
 
 
 def read_digit5(path: Path | None = None) -> Source:
-    """Read digits from five domains; a domain with more images is reduced by a draw with a fixed seed."""
+    """Read digits from five domains; keep at most ``DIGIT5_DRAWN`` images of each, drawn with a fixed seed."""
     local = find_or_download(DIGIT5_FILES, path)
     folder = local / "Digit5" if (local / "Digit5").is_dir() else local
     parts: list[list[tuple[NDArray[np.uint8], NDArray[np.int64]]]] = [[], []]
@@ -144,12 +144,12 @@ def read_digit_domain(folder: Path, domain: str) -> list[tuple[NDArray[Any], NDA
         ) from None
     for x, y in found:
         if x.ndim not in (3, 4) or y.shape != x.shape[:1]:
-            raise DataError(f"{where}: images {x.shape} and labels {y.shape} do not fit")
+            raise DataError(f"{where}: images {x.shape} and labels {y.shape} do not match")
     return found
 
 
 def load_mat(path: Path) -> dict[str, Any]:
-    """Load the arrays of a MATLAB file."""
+    """Load the arrays of a MATLAB file, as Digit5 has them."""
     from scipy.io import loadmat  # type: ignore[import-untyped]  # slow
 
     try:
@@ -208,7 +208,7 @@ OFFICE_FILES = DatasetFiles(
 
 
 def read_office_caltech(path: Path | None = None) -> Source:
-    """Read photographs of objects from four domains."""
+    """Read Office-Caltech-10: photographs of objects from four domains."""
     folder = find_or_download(OFFICE_FILES, path)
     files = [(d, file) for d in OFFICE_DOMAINS for file in IMAGES.list_in(folder / d)]
     labels = sorted({file.parent.name for _, file in files})
@@ -227,7 +227,7 @@ DOMAINNET_FILES = DatasetFiles(
 
 
 def read_domainnet(path: Path | None = None) -> Source:
-    """Read images of objects from the domains that exist in the folder, at most six."""
+    """Read DomainNet: images of objects; the folder may contain only some of its six domains."""
     folder = find_or_download(DOMAINNET_FILES, path)
     names: dict[int, str] = {}
     parts: dict[str, list[Picture]] = {"train": [], "test": []}
@@ -273,7 +273,7 @@ def read_iwildcam(path: Path | None = None) -> Source:
                 )
                 parts[row["split"] != "train"].append(picture)
     except (KeyError, ValueError, csv.Error) as error:
-        raise DataError(f"{table} is not that of iWildCam ({summarise_error(error)})") from None
+        raise DataError(f"{table} is not iWildCam's table ({summarise_error(error)})") from None
     return read_pictures("iwildcam", *parts, map(str, range(IWILDCAM_CLASSES)))
 
 
@@ -289,7 +289,7 @@ HAR_FILES = DatasetFiles(
 
 
 def read_har_set(path: Path | None = None) -> Source:
-    """Read windows of a smartphone's sensors, by subject."""
+    """Read UCI HAR: windows of a smartphone's sensors, by subject."""
     local = find_or_download(HAR_FILES, path)
     folder = local / HAR_ROOT if (local / HAR_ROOT).is_dir() else local
     return replace(read_har(folder, Request()), name="har")
@@ -317,7 +317,7 @@ PAMAP2_ACTIVITIES = {
 }
 PAMAP2_COLUMNS = 54
 PAMAP2_ROWS = 2_872_533  # rows of all nine files
-# of each of three units: acceleration (16 g), rotation, magnetic field; brought to a similar size
+# acceleration (16 g), rotation and magnetic field of each of three sensors, scaled to similar sizes
 PAMAP2_SIGNALS = [
     base + at + axis for base in (3, 20, 37) for at in (1, 7, 10) for axis in range(3)
 ]
@@ -346,7 +346,7 @@ def read_pamap2(path: Path | None = None) -> Source:
 
 
 def read_recording(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read the signals and the activity of every row; a lost value is replaced by that of the previous row."""
+    """Read the signals and the activity of every row; a missing value is replaced by the previous row's."""
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()
         table = np.loadtxt(io.StringIO(text), np.float32, ndmin=2)
@@ -387,7 +387,7 @@ AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 
 
 def read_ag_news(path: Path | None = None, tokenizer: str | None = None) -> Source:
-    """Read news articles: title and description as one text."""
+    """Read AG News: title and description of each article as one text."""
     folder = find_or_download(AG_NEWS_FILES, path)
     folder = folder if (folder / "train.csv").exists() else folder / "ag_news_csv"
     parts = [read_articles(folder / f"{part}.csv") for part in ("train", "test")]

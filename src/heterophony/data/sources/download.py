@@ -30,6 +30,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
+        """The name of the file to download, from its URL."""
         return self.url.rpartition("/")[2]
 
 
@@ -54,7 +55,7 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Delete a compressed download and raise an error if its content is not the published one."""
+    """Delete a compressed download and raise ValueError if its content is not the published one."""
     try:
         content = decompress_gzip(path.read_bytes())
     except (OSError, EOFError, zlib.error):  # not gzip: for example a login page
@@ -103,11 +104,11 @@ def open_part_exclusively(part: Path) -> Iterator[IO[bytes]]:
 
 
 def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], None]) -> None:
-    """Request the missing bytes and append them to the file."""
+    """Download the missing bytes and append them to the file."""
     import requests
 
     have = file.tell()
-    headers = {"Accept-Encoding": "identity"}  # so that sizes are of the file
+    headers = {"Accept-Encoding": "identity"}  # so that sizes are those of the file
     if have:
         headers["Range"] = f"bytes={have}-"
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as response:
@@ -129,7 +130,7 @@ def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], N
 
 
 def truncate_file(file: IO[bytes]) -> None:
-    """Empty the file, to start again."""
+    """Empty a ``.part`` file, to start its download again."""
     file.truncate(0)
     file.seek(0)
 
@@ -186,7 +187,7 @@ class DatasetFiles:
         return None
 
     def list_search_paths(self) -> list[Path]:
-        """List the folders to search on this machine, in order."""
+        """List the folders to search for the data set on this machine, in order."""
         system = [SYSTEM_FOLDER / self.system_name] if self.system_name else []
         return [root / self.folder for root in list_cache_folders()] + system
 
@@ -233,9 +234,10 @@ def download_to_cache(wanted: DatasetFiles) -> Path:
 
 
 def is_present(folder: Path, name: str) -> bool:
+    """Return True if a folder has a file of a data set, compressed or not; ``*`` matches any name."""
     return any(folder.glob(name)) or (folder / f"{name}.gz").exists()
 
 
 def find_missing_file(folder: Path, names: Sequence[str]) -> str:
-    """Return the first of these files that is missing in the folder."""
+    """Return the first of a data set's files that is missing in the folder."""
     return next(name for name in names if not is_present(folder, name))

@@ -1,4 +1,4 @@
-"""Images (PNG, JPEG, …) and texts in folders, one per class, or one per client and class."""
+"""Read images (PNG, JPEG, …) and texts from folders, one per class, or one per client and class."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Read an image file without changing its size."""
+    """Read the bytes of an image file; raise DataError if it cannot be read."""
     try:
         return read_regular_file(path, IMAGE_LIMIT)
     except OSError as error:
@@ -64,8 +64,9 @@ def read_image_file(path: Path) -> bytes:
 
 
 def make_image_error(where: Path, error: Exception) -> DataError:
+    """Return the error for a file that Pillow cannot decode."""
     damaged = isinstance(error, SyntaxError | OSError)
-    reason = "cut short or of another kind" if damaged else error
+    reason = "cut short, or not an image" if damaged else error
     return DataError(f"{where} is not a readable image ({reason})")
 
 
@@ -82,7 +83,7 @@ class ExampleFiles:
     scale: Scale
 
     def list_in(self, folder: Path) -> list[Path]:
-        """List the files in the subfolders, ordered by class and name."""
+        """List the example files in the subfolders, ordered by class and name."""
         return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in self.suffixes)
 
     def list_train_and_test(self, path: Path) -> tuple[list[Path], list[Path]]:
@@ -93,15 +94,15 @@ class ExampleFiles:
         return train, next(filter(None, (self.list_in(path / name) for name in TEST_FOLDERS)), [])
 
     def has_classes(self, path: Path) -> bool:
-        """Return True if the subfolders of a folder hold such files."""
+        """Return True if the subfolders, one per class, hold example files."""
         return bool(self.list_train_and_test(path)[0])
 
     def has_clients(self, path: Path) -> bool:
-        """Return True if the subfolders of a folder hold such files by class."""
+        """Return True if the subfolders, one per client, hold example files by class."""
         return path.is_dir() and any(map(self.has_classes, list_client_folders(path)))
 
     def list_clients(self, path: Path, users: str | None = None) -> NamedClients:
-        """Return the names of the clients' folders."""
+        """Return the clients, which are named by their folders."""
         found = [(p.name, *self.list_train_and_test(p)) for p in list_client_folders(path)]
         names = tuple(name for name, train, _ in found if train)
         return NamedClients(names, has_split=all(test for _, train, test in found if train))
@@ -119,13 +120,13 @@ class ExampleFiles:
         return replace(source, record=record)
 
     def read_by_client(self, path: Path) -> Source:
-        """Read the files of all clients, with training files first."""
+        """Read the example files of all clients, with training files first."""
         folders = [p for p in list_client_folders(path) if self.has_classes(p)]
         both = [self.list_train_and_test(p) for p in folders]
         if len({bool(test) for _, test in both}) > 1:
             alone = folders[[bool(test) for _, test in both].index(False)]
             raise DataError(
-                f"{alone} has no test {self.plural}, but other clients have; give them to all"
+                f"{alone} has no test {self.plural}, but other clients have some; give them to all"
                 " clients or to none"
             )
         parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
@@ -175,7 +176,7 @@ def read_images(files: list[Path]) -> tuple[NDArray[Any], None]:
 
 
 def read_texts(files: list[Path]) -> list[str]:
-    """Read texts in UTF-8."""
+    """Read a data set's text files in UTF-8."""
     texts = []
     for file in files:
         try:
@@ -190,12 +191,12 @@ def read_texts(files: list[Path]) -> list[str]:
 def read_encoded_texts(
     files: list[Path], tokenizer: str | None = None
 ) -> tuple[NDArray[Any], Record | None]:
-    """Read texts as tokens."""
+    """Read text files as tokens."""
     return encode_texts(read_texts(files), tokenizer)
 
 
 def make_text_files(tokenizer: str | None = None) -> ExampleFiles:
-    """Return the kind of files that hold a text each, read by a tokenizer."""
+    """Return the ``ExampleFiles`` for text files, converted to tokens by a tokenizer if one is given."""
     read = partial(read_encoded_texts, tokenizer=tokenizer)
     return ExampleFiles("texts", frozenset([".txt"]), read, Scale())
 

@@ -26,26 +26,29 @@ class Format:
 
 
 def find_format(path: Path) -> Format | None:
-    """Return the first format that recognises what is at a path; None if there is none."""
+    """Return the first format that recognises the data at a path; None if none does."""
     return next((f for f in FORMATS if f.recognise(path)), None)
 
 
 def make_unknown_error(path: Path) -> DataError:
-    """Return an error that lists what was looked for in a folder or file of no known format."""
+    """Return the error for a path in no known format; it lists the formats."""
     looked_for = "; ".join(f"{f.name} ({f.looks})" for f in FORMATS if f.looks)
     return DataError(f"data.name: {path} is in none of the known formats. Looked for: {looked_for}")
 
 
 def read_npz_file(path: Path, request: Request) -> Source:
+    """Read an ``.npz`` with the examples of all clients, and check its classes."""
     source = arrays.read_npz(path, task=request.task, users=request.users)
     return decide_classes(source, request.classes)
 
 
 def read_folder_of_npz(path: Path, request: Request) -> Source:
+    """Read a folder with one ``.npz`` per client, and check its classes."""
     return decide_classes(arrays.read_npz_per_client(path, request.task), request.classes)
 
 
 def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
+    """Return the clients of a folder with one ``.npz`` per client."""
     files = sorted(path.glob("*.npz"))
     has_split = any("y_test" in arrays.list_arrays(p) for p in files[:1])
     return NamedClients(tuple(p.stem for p in files), has_split)

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), from files or loaded, and of flwr-datasets."""
+"""Read data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), from files or loaded, and of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def get_splits(data: Any) -> Mapping[str, Any]:
 def read_splits(
     name: str, splits: Mapping[str, Any], request: Request, classes: int | None = None
 ) -> Source:
-    """Read examples and labels, training split before test split."""
+    """Read the splits of a Hugging Face data set, training before test."""
     parts = list_parts(name, splits)
     features = parts[0].features
     if features.keys() >= SHAKESPEARE_COLUMNS and request.users in (None, "character_id"):
@@ -129,7 +129,7 @@ def read_inputs(
 
 
 def is_number(feature: Any) -> bool:
-    """Return True if a column holds one number per row."""
+    """Return True if a column of a Hugging Face data set holds one number per row."""
     return str(getattr(feature, "dtype", "")).startswith(NUMBER_TYPES) and not hasattr(
         feature, "shape"
     )
@@ -150,6 +150,7 @@ def find_text(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None
 
 
 def collect(parts: Sequence[Any], column: str) -> list[Any]:
+    """Return the values of one column in all splits."""
     return [value for part in parts for value in part[column]]
 
 
@@ -172,7 +173,7 @@ def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uin
 
 
 def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
-    """Stack the arrays of all rows."""
+    """Stack the arrays that a column holds, one per row."""
     try:
         x = np.array(collect(parts, column))
     except ValueError:
@@ -241,7 +242,7 @@ def is_saved(path: Path) -> bool:
 
 
 def load_saved(path: Path) -> Mapping[str, Any]:
-    """Load what is stored at a path."""
+    """Load the splits of a data set that ``datasets`` stored at a path."""
     package = import_datasets(str(path))
     try:
         if any((path / n).is_file() for n in SAVED_FILES):
@@ -265,6 +266,7 @@ def list_clients_of_saved(path: Path, users: str | None) -> NamedClients:
 
 
 def import_datasets(name: str) -> Any:
+    """Import the ``datasets`` package; raise DataError if it is not installed."""
     try:
         return import_module("datasets")  # large and optional: imported only here
     except ImportError:
@@ -274,7 +276,7 @@ def import_datasets(name: str) -> Any:
 
 
 def load_splits(name: str) -> Mapping[str, Any]:
-    """Load all splits of a data set."""
+    """Load all splits of a data set on the hub."""
     hub_name = name.removeprefix(HF_PREFIX)
     try:
         splits: Mapping[str, Any] = import_datasets(name).load_dataset(hub_name)
@@ -329,6 +331,7 @@ class JoinedRows:
 
     @property
     def features(self) -> Features:
+        """The columns of the data sets, with their types."""
         features: Features = self.parts[0].features
         return features
 
@@ -362,7 +365,7 @@ def read_flower_data(data: Any, request: Request) -> Source:
 def read_joined(
     name: str, splits: Mapping[str, list[Any]], clients: Sequence[object], request: Request
 ) -> Source:
-    """Read splits in which each client has a data set, in the order of the clients."""
+    """Read splits that contain one data set per client, in the order of the clients."""
     parts = {k: [list_parts(name, {"train": rows})[0] for rows in v] for k, v in splits.items()}
     source = read_splits(name, {k: JoinedRows(rows) for k, rows in parts.items()}, request)
     owners = [
@@ -410,7 +413,7 @@ def load_flower_partitions(data: Any) -> dict[str, list[Any]]:
     counts = {k: len(v) for k, v in splits.items()}
     if "train" not in splits or not splits.keys() <= {"train", "test"}:
         raise DataError(
-            f"flwr-datasets: partition 'train' and, if wanted, 'test', not {', '.join(splits)}"
+            f"flwr-datasets: partition 'train' and optionally 'test', not {', '.join(splits)}"
         )
     if len(set(counts.values())) > 1:
         raise DataError(

@@ -95,6 +95,7 @@ def make_emnist_files(split: str) -> DatasetFiles:
 
 
 def list_emnist_names(split: str) -> tuple[str, ...]:
+    """Return the names of the four idx files of a split of EMNIST."""
     return tuple(f"emnist-{split}-{f.replace('t10k', 'test')}" for f in IDX_FILES)
 
 
@@ -248,11 +249,13 @@ def read_batch(
 
 
 def unpickle_file(files: ArchiveFiles, name: str) -> dict[str, Any]:
+    """Read one of CIFAR's pickles with the restricted unpickler."""
     path, blob = files.read_first(name)
     return unpickle_safely(blob, path)
 
 
 def is_byte_label(label: object) -> bool:
+    """Return True if a label of CIFAR is a whole number from 0 to 255."""
     return type(label) is int and 0 <= label < 256
 
 
@@ -294,7 +297,7 @@ def read_tinyimagenet(
 
 
 def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """List the files below ``train`` with their labels, ordered by class and name."""
+    """List Tiny ImageNet's files below ``train`` with their labels, ordered by class and name."""
     pattern = re.compile(r"train/([^/]+)/images/[^/]+\.JPEG")
     images = [(m[0], m[1]) for name in files.list_names() if (m := pattern.fullmatch(name))]
     for file, wnid in images:
@@ -306,7 +309,7 @@ def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tup
 
 
 def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """List the files of ``val`` with their labels, ordered by name."""
+    """List Tiny ImageNet's files below ``val`` with their labels, ordered by name."""
     lines = files.read_text("val/val_annotations.txt").splitlines()
     images = []
     for number, line in enumerate(lines, 1):
@@ -318,7 +321,7 @@ def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[t
 
 
 def read_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
-    """Return the first word of each class, or its id if words.txt has no word, or one used twice."""
+    """Return the first word of each class in words.txt, or its id if there is no word or two classes share it."""
     pairs = (line.partition("\t") for line in files.read_text("words.txt").splitlines())
     words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
     names = [words.get(wnid) or wnid for wnid in ids]

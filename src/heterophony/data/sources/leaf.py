@@ -39,7 +39,7 @@ class UserExamples:
 
 
 def load_users(files: Iterable[Path]) -> dict[str, UserExamples]:
-    """Load the examples of every user in these files."""
+    """Load the examples of every user in LEAF's files."""
     found: dict[str, UserExamples] = {}
     for path in files:
         content = load_json(path)
@@ -85,7 +85,7 @@ def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
 
 
 def compact_numbers(x: list[Any]) -> Any:
-    """Return lists of numbers as an array, which takes a tenth of the memory; anything else is unchanged."""
+    """Return lists of numbers as an array, which needs a tenth of the memory; anything else is unchanged."""
     first = x[0] if x else None
     if not isinstance(first, list) or not first or not isinstance(first[0], int | float):
         return x
@@ -98,7 +98,7 @@ def compact_numbers(x: list[Any]) -> Any:
 def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
     """List the files of training and of test examples, here or in LEAF's folder ``data``.
 
-    Without a split, all files are the first list.
+    Without a split, all files are in the first list.
     """
     for place in (path, path / DATA_FOLDER):
         train, test = (sorted((place / part).glob("*.json")) for part in ("train", "test"))
@@ -175,7 +175,7 @@ VOCABULARY_SIZE = 10_000  # as LEAF's
 
 
 def is_reddit(held: UserExamples) -> bool:
-    """Return True if examples are comments, cut into lists of tokens."""
+    """Return True if a user's examples are comments of Reddit, cut into lists of tokens."""
     return isinstance(held.y[0], dict) and "target_tokens" in held.y[0]
 
 
@@ -219,7 +219,7 @@ def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Sour
 
 
 def encode_tokens(positions: Mapping[str, int], rows: list[list[str]]) -> NDArray[np.int64]:
-    """Return the position of each token; those outside the vocabulary are unknown."""
+    """Convert tokens to their positions in the vocabulary; others become ``UNKNOWN``."""
     unknown = positions[UNKNOWN]
     return np.array([[positions.get(token, unknown) for token in row] for row in rows], np.int64)
 
@@ -244,7 +244,7 @@ def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], li
 
 
 def is_next_character(held: UserExamples) -> bool:
-    """Return True if examples are texts, and labels are single characters."""
+    """Return True if a user's examples are texts, and the labels single characters."""
     return all(isinstance(v, str) for v in (held.x[0], held.y[0])) and len(held.y[0]) == 1
 
 
@@ -271,7 +271,7 @@ def is_tweet(x: Any) -> bool:
 
 
 def read_named_images(path: Path, names: Sequence[str], where: str) -> NDArray[np.uint8]:
-    """Read the images that CelebA's examples name."""
+    """Read the image files whose names are CelebA's examples."""
     if any(Path(n).suffix.lower() not in IMAGE_SUFFIXES or Path(n).name != n for n in names):
         raise DataError(
             f"{where}: x is text, but neither names of images nor strings with the next character as"
@@ -332,7 +332,7 @@ def read_shakespeare(path: Path | None = None) -> Source:
 
 
 def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
-    """Join the windows of all users into one source."""
+    """Make a source for next-character prediction from the windows of all users."""
     names = sorted(train.keys() | test.keys())
     if not train:
         raise DataError(f"{path} has no user with enough text to train and to test")
@@ -365,7 +365,7 @@ def split_in_order(users: Mapping[str, Windows]) -> tuple[dict[str, Windows], di
 
 
 def encode_text(text: str) -> NDArray[np.int8]:
-    """Return the position of each character in the alphabet."""
+    """Convert a text to the positions of its characters in LEAF's alphabet."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return CHARACTER_CODES[np.minimum(points, 255)]
 
@@ -374,7 +374,7 @@ def encode_text(text: str) -> NDArray[np.int8]:
 
 
 def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
-    """Read the windows of every user in these files."""
+    """Read the windows of Shakespeare's text of every user in LEAF's files."""
     return parse_all_windows(load_users(files))
 
 
@@ -425,7 +425,7 @@ def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
 
 
 def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
-    """Collect the lines of each role, named PLAY_ROLE."""
+    """Collect the lines that each role of a play speaks, under the name PLAY_ROLE."""
     spoken: dict[str, list[str]] = {}
     title, role = "", None
     for number, line in enumerate(lines):

@@ -34,7 +34,7 @@ def load_npz(
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """Read one array; refuse a header that promises more bytes than there are."""
+    """Read one array of an ``.npz``; raise ValueError if its header promises more bytes than there are."""
     with archive.open(member) as file:
         shape, dtype = read_array_header(file)
     if dtype.hasobject:
@@ -87,7 +87,7 @@ class ArchiveFiles:
         raise DataError(f"{self.path} has no {' nor '.join(names)}")
 
     def read_text(self, name: str) -> str:
-        """Read a text file."""
+        """Read a text file of a data set."""
         path, content = self.read_first(name)
         try:
             return content.decode()
@@ -115,6 +115,8 @@ def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
 
 
 def open_folder(folder: Path) -> ArchiveFiles:
+    """Open a folder that holds the unpacked files of a data set."""
+
     def list_names() -> list[str]:
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
@@ -126,6 +128,7 @@ def open_folder(folder: Path) -> ArchiveFiles:
 
 
 def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
+    """Open a zip archive that holds the files of a data set."""
     inside = strip_root(root, [n for n in archive.namelist() if not n.endswith("/")])
     size = path.stat().st_size
 
@@ -165,7 +168,7 @@ def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of an error's text."""
+    """Return the first line of the error that a damaged file of a data set raised."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -174,7 +177,7 @@ OBJECT_DTYPES = ("O", "O8")  # NumPy wraps a dict in an array of one object
 
 
 class DtypeStub:
-    """Replacement of numpy.dtype that allows only numbers and text."""
+    """Replacement for numpy.dtype that allows only numbers and text."""
 
     def __init__(self, name: str | bytes, *_: object) -> None:
         text = name.decode() if isinstance(name, bytes) else name
@@ -189,7 +192,7 @@ class DtypeStub:
 
 
 class ArrayStub:
-    """Replacement of numpy.ndarray while an array is being read."""
+    """Replacement for numpy.ndarray while an array is being unpickled."""
 
     values: Any  # an array; the object itself if NumPy wrapped one
 
@@ -216,19 +219,19 @@ def fill_objects(shape: Any, content: list[Any], fortran: object) -> NDArray[Any
 
 
 def make_array_stub(*_: object) -> ArrayStub:
-    """Replacement of numpy's ``_reconstruct``."""
+    """Replacement for numpy's ``_reconstruct`` while a file is unpickled."""
     return ArrayStub()
 
 
 def make_number(dtype: DtypeStub, content: bytes) -> Any:
-    """Replacement of numpy's ``scalar``."""
+    """Replacement for numpy's ``scalar`` while a file is unpickled."""
     if dtype.is_object:
         raise pickle.UnpicklingError("a Python object as a number")
     return np.frombuffer(content, dtype.plain, 1)[0].item()
 
 
 def encode_latin1(text: str, code: str = "latin1") -> bytes:
-    """Replacement of codecs.encode, by which Python 3 writes bytes for Python 2."""
+    """Replacement for codecs.encode, with which Python 3 pickles bytes for Python 2."""
     return text.encode("latin1")
 
 
@@ -272,7 +275,7 @@ def unpickle_safely(
 
 
 def parse_key(key: object) -> str:
-    """Convert the key of a dictionary to text."""
+    """Convert a key of an unpickled dictionary to text."""
     if not isinstance(key, str | bytes):
         raise pickle.UnpicklingError(f"a key {key!r}")
     return key.decode() if isinstance(key, bytes) else key

@@ -38,16 +38,16 @@ class NamedDataset:
 
     about: str
     size: DatasetSize
-    read: Callable[..., Source]  # of the path of its files
+    read: Callable[..., Source]  # called with the path of the files, or None
     files: DatasetFiles | None = None  # None: the data are part of an installed package
     training: Training = Training()  # defaults, if the configuration does not set training
     clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if they are few
-    partial: bool = False  # usually, the files hold only some of its users
+    partial: bool = False  # True: the files usually hold only some of its users
     accepts: tuple[str, ...] = ()  # which settings of ``Request`` apply
 
     @property
     def available(self) -> bool:
-        """Whether it can be read without a download."""
+        """Whether the data set can be read without a download."""
         return self.files is None or self.files.find_local() is not None
 
 
@@ -81,8 +81,8 @@ def read_source(
     if at.name != name:  # a path
         raise DataError(f"data.name: there is no {name}")
     raise DataError(
-        f"data.name: no data set '{name}' here, and no path to a .npz file, a .csv file or a folder"
-        f"{suggest_or_list(name, SOURCES)}"
+        f"data.name: '{name}' is neither a data set nor the path of a .npz file, a .csv file or a"
+        f" folder{suggest_or_list(name, SOURCES)}"
     )
 
 
@@ -104,7 +104,7 @@ def compare_with_published(source: Source, size: DatasetSize) -> str:
 
 
 SETTINGS_REFUSED = {
-    "classes": "has its own",
+    "classes": "has its own classes",
     "task": "is for classification",
     "users": "has no such column",
     "tokenizer": "has no texts",
@@ -132,7 +132,7 @@ def find_dataset_name(name: str) -> str:
 
 
 def find_named_clients(name: str, users: str | None = None) -> NamedClients:
-    """Return the clients that data name: domains or subjects, or those in a user's files, columns or arrays.
+    """Return the clients that a data set names: domains, subjects, or clients in users' files and columns.
 
     ``users`` is the column or array with the names. The result is empty if the data do not name the
     client of each example, or do not exist.
@@ -162,8 +162,8 @@ def fetch_dataset(name: str) -> Path:
     files = SOURCES[name].files if name in SOURCES else None
     if files is None or not files.remote_files:
         known = ", ".join(sorted(k for k, v in SOURCES.items() if v.files and v.files.remote_files))
-        how = f"; {files.hint}" if files else f"; there is: {known}"
-        raise DataError(f"'{name}' is not a data set to download{how}")
+        how = f"; {files.hint}" if files else f"; these can: {known}"
+        raise DataError(f"'{name}' cannot be downloaded{how}")
     return files.find_local() or download_to_cache(files)
 
 

@@ -1,4 +1,4 @@
-"""Users' tables, from a ``.csv`` or a frame: a column ``label``, columns to train on, perhaps one of client names."""
+"""Read users' tables, from a ``.csv`` or a frame: a column ``label``, inputs, perhaps clients' names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .arrays import Request, wrap_arrays
 from .texts import encode_texts
 
 LABEL = "label"  # the column to be predicted
-TEXT_NAMES = ("text", "sentence")  # of a column that is read as text
+TEXT_NAMES = ("text", "sentence")  # names of a column that is read as text
 BYTES_LIMIT = 1 << 31
 MAX_DIGITS = 18  # longest label; far more than any number of classes needs
 INDEX_NAME = re.compile(r"|Unnamed: \d+")  # of an index that pandas has stored as a column
@@ -55,18 +55,22 @@ class Table:
 
 
 class LabelledFrame:
-    """Frames and their labels, as ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``: one table."""
+    """One table made of frames and labels: ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``."""
 
     def __init__(self, *given: Any) -> None:
         self._cells: dict[str, list[Any]] = {}
         for frame, labels in zip(given[::2], given[1::2], strict=True):
             own, targets = list_columns(frame), list_labels(labels)
             if LABEL in own:
-                raise DataError(f"the table has a column '{LABEL}' beside the labels; drop one")
+                raise DataError(
+                    f"the table has a column '{LABEL}' in addition to the labels; drop the column"
+                )
             if self._cells and own.keys() != self._cells.keys() - {LABEL}:
                 raise DataError("training and test examples have different columns")
             if len(targets) != frame.shape[0]:
-                raise DataError(f"{frame.shape[0]} examples and {len(targets)} labels")
+                raise DataError(
+                    f"the table has {frame.shape[0]} examples but {len(targets)} labels"
+                )
             for name, cells in (*own.items(), (LABEL, targets)):
                 self._cells.setdefault(name, []).extend(cells)
         chosen = frozenset[str]().union(*map(list_categorical, given[::2]))
@@ -86,7 +90,7 @@ def list_labels(labels: Any) -> list[Any]:
 
 
 def join_labels(data: Any) -> Any:
-    """Make one table of a frame and its labels, or of those of each client; return other data unchanged."""
+    """Join a frame and its labels into one table, client by client; return other data unchanged."""
     if is_labelled(data):
         return LabelledFrame(*data)
     if type(data) is dict and data and all(map(is_labelled, data.values())):
@@ -97,12 +101,12 @@ def join_labels(data: Any) -> Any:
 
 
 def is_labelled(data: object) -> bool:
-    """Return True if data are a frame and its labels, perhaps followed by those to test with."""
+    """Return True if data are a frame and its labels, optionally followed by a test frame and its labels."""
     return isinstance(data, tuple) and len(data) in (2, 4) and all(map(is_frame, data[::2]))
 
 
 def is_table(path: Path) -> bool:
-    """Return True if a path has the suffix of a file of users' examples: .csv or .tsv."""
+    """Return True if a path has the suffix of a table: .csv or .tsv."""
     return path.suffix.lower() in DELIMITERS
 
 
@@ -140,7 +144,9 @@ def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
     counts = {client: len(own[names[0]]) for client, own in columns.items()}
     trained = {c: getattr(f, "official", None) or counts[c] for c, f in frames.items()}
     if 0 < sum(trained[c] < counts[c] for c in frames) < len(frames):
-        raise DataError("some clients have test examples of their own, others have none")
+        raise DataError(
+            "some clients have test examples, others have none; give them to all clients or to none"
+        )
     spans = [(c, slice(trained[c])) for c in frames]  # training rows of all clients come first
     spans += [(c, slice(trained[c], None)) for c in frames]
     joined = {
@@ -159,7 +165,7 @@ def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
 
 
 def read_columns(table: Table, request: Request) -> Source:
-    """Make a source of columns; ``request.users`` names clients, by default the column ``client`` if it exists."""
+    """Make a source from a table; the column ``request.users``, by default ``client``, names the clients."""
     if request.task not in ("classification", "regression"):
         raise ConfigError(
             f"data.task: {table.where} has one label per row; store {request.task} data as .npz"
@@ -184,8 +190,8 @@ def read_columns(table: Table, request: Request) -> Source:
         return source if cells is None else name_users(source, map(strip_text, cells), table.where)
     if request.tokenizer is not None:
         raise DataError(
-            f"data.tokenizer: {table.where} has no text: a column '{TEXT_NAMES[0]}' of more than"
-            f" {MAX_CATEGORIES} different ones"
+            f"data.tokenizer: {table.where} has no text, that is, no column '{TEXT_NAMES[0]}' with"
+            f" more than {MAX_CATEGORIES} different values"
         )
     if not names:
         raise DataError(
@@ -202,9 +208,9 @@ def read_columns(table: Table, request: Request) -> Source:
 
 
 def find_text_column(table: Table, names: Sequence[str]) -> str | None:
-    """Return the column whose text is to be learned from: ``text`` or ``sentence``.
+    """Return the column of texts to train on, ``text`` or ``sentence``; None if there is none.
 
-    Beside other columns, one with few different texts is of categories.
+    Next to other columns, a column with few different texts holds categories.
     """
     found = [name for name in names if name.casefold() in TEXT_NAMES]
     if not found or found[0] in table.categorical:
@@ -226,7 +232,7 @@ def read_text_column(table: Table, column: str, label: str, request: Request) ->
 
 
 def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
-    """Make a source of numbers and labels, which are numbers or names of classes."""
+    """Make a source from a table's inputs and its labels, which are numbers or names of classes."""
     check_labels_given(labels, table.where)
     classes, path = request.classes, Path(table.where)
     if request.task == "regression":
@@ -255,12 +261,12 @@ def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) ->
 
 
 def read_clients_of_table(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in a table; none if it has no such column."""
+    """Return the names of the clients in a table file; empty if no column names them."""
     return list_clients_of_columns(load_table(path), users)
 
 
 def list_clients_of_columns(table: Table, users: str | None) -> tuple[str, ...]:
-    """Return the names of the clients in columns; none if no column names them."""
+    """Return the names of the clients in a table; empty if no column names them."""
     column = find_client_column(table, users)
     if column is None:
         return ()
@@ -268,6 +274,7 @@ def list_clients_of_columns(table: Table, users: str | None) -> tuple[str, ...]:
 
 
 def strip_text(value: Any) -> Any:
+    """Return a cell without spaces around its text; numbers are unchanged."""
     return value.strip() if isinstance(value, str) else value
 
 

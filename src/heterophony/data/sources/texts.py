@@ -1,4 +1,4 @@
-"""Texts as tokens: their bytes, or those of a tokenizer of transformers."""
+"""Convert texts to tokens: their bytes, or the tokens of a transformers tokenizer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TOKENS = "input_ids"  # the name that nets of transformers give to tokens
 def encode_texts(
     texts: list[str], tokenizer: str | None = None
 ) -> tuple[NDArray[Any], Record | None]:
-    """Return texts as rows of tokens; those of a tokenizer are sequences of different lengths.
+    """Return texts as rows of tokens; with a tokenizer, rows are sequences of different lengths.
 
-    Without a tokenizer, a token is a byte plus one, and 0 follows the end.
+    Without a tokenizer, a token is a byte plus one, and rows are padded with 0.
     """
     if tokenizer is not None:
         return apply_tokenizer(texts, tokenizer)
@@ -37,7 +37,7 @@ def apply_tokenizer(texts: list[str], name: str) -> tuple[NDArray[Any], Record]:
     """Tokenise texts once; the net receives ``input_ids``, and the mask as ``attention_mask``."""
     tokenizer = load_tokenizer(name)
     found = tokenizer(texts, truncation=True, max_length=TEXT_LENGTH)[TOKENS]
-    unknown = tokenizer.pad_token_id or 0  # of an empty text, if it has no tokens of its own
+    unknown = tokenizer.pad_token_id or 0  # for an empty text that has no tokens
     tokens = np.empty(len(texts), object)
     tokens[:] = [np.array(ids or [unknown], np.int64) for ids in found]
     return pack_examples([{TOKENS: list(tokens)}], [len(texts)])
@@ -67,5 +67,5 @@ def load_tokenizer(name: str) -> Any:
             ) from None
         raise ConfigError(
             f"data.tokenizer: {name} is not in the cache of Hugging Face on this machine; a run"
-            f" downloads nothing: get it with 'hf download {name}', or name a folder that has it"
+            f" downloads nothing: get it with 'hf download {name}', or give a folder that contains it"
         ) from None

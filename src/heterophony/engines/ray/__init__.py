@@ -12,7 +12,7 @@ RAY_VARIABLES = {  # also read by every process that Ray starts
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning per process
     "RAY_task_oom_retries": str(MAX_ATTEMPTS),  # otherwise Ray retries endlessly
-    # otherwise Ray waits for its first workers, for ever if one is killed before Ray knows it
+    # otherwise Ray waits for its first workers, forever if one is killed before Ray knows it
     "RAY_prestart_worker_first_driver": "0",
 }
 os.environ.update(RAY_VARIABLES)

@@ -76,7 +76,7 @@ def connect_to_cluster(workers: int | None, cluster: base.Cluster) -> Iterator[N
 
 
 def check_reachable(address: str) -> None:
-    """Raise an error at once if nothing listens there; Ray would try for minutes, silently."""
+    """Raise EngineError at once if nothing listens at an address; Ray would try silently for minutes."""
     if address == base.AUTO_ADDRESS:
         return
     host, _, port = address.rpartition(":")
@@ -91,7 +91,7 @@ def check_reachable(address: str) -> None:
 def share_cluster(
     workers: int | None, cluster: base.Cluster, runs: int
 ) -> Iterator[tuple[int, base.ClusterShare]]:
-    """Connect to a cluster for several runs: how many run at a time, and each one's share.
+    """Connect to a cluster for several runs; yield how many run at a time, and the share of each.
 
     Shares do not overlap. Otherwise Ray would stop the idle workers of one run to make room for
     another's, and a worker needs seconds to start.
@@ -109,7 +109,7 @@ def share_cluster(
 
 
 def make_local_options(workers: int, cluster: base.Cluster, folder: Path) -> dict[str, Any]:
-    """Options of ``ray.init`` for a cluster of this machine: loopback only, no dashboard."""
+    """Return the options of ``ray.init`` for a cluster on this machine: loopback only, no dashboard."""
     return {
         "address": "local",
         "num_cpus": math.ceil(workers * cluster.cpus),
@@ -188,7 +188,7 @@ def require_token(cluster: base.Cluster) -> Iterator[None]:
         fresh = {}
         if not has_token():
             raise ConfigError(
-                "engine.address: a cluster is joined with its token; put it into"
+                "engine.address: joining a cluster needs its token; put it into"
                 f" ~/.ray/auth_token or {TOKEN_VARIABLE}, or set RAY_AUTH_TOKEN_PATH to a file"
                 " that holds it"
             )
@@ -225,7 +225,7 @@ def count_slots(cluster: base.Cluster) -> int:
         needs = f"engine.cpus = {cluster.cpus:g}" + (
             f" and engine.gpus = {cluster.gpus:g}" if cluster.gpus else ""
         )
-        raise EngineError(f"no node of the Ray cluster has what a job needs ({needs}); lower it")
+        raise EngineError(f"no node of the Ray cluster is large enough for a job; lower {needs}")
     return slots
 
 
@@ -342,6 +342,7 @@ class Ray(base.Engine):
             self.encode.clear()
 
     def submit_batch(self, batch: list[Job]) -> Any:
+        """Start a Ray task that runs a batch of jobs, with their clients' memories."""
         remote_jobs = [
             remote_job.RemoteJob(
                 replace(job, tensors=Tensors(), generic_model=Tensors()),
@@ -405,6 +406,7 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
 
 
 def make_lost_error(job: Job) -> EngineError:
+    """Return the error for a job whose result Ray lost repeatedly."""
     return EngineError(
         f"client {job.client}, round {job.t}: the Ray cluster lost the result {base.MAX_ATTEMPTS} times;"
         " check that its nodes are up and have room for objects"
@@ -412,6 +414,7 @@ def make_lost_error(job: Job) -> EngineError:
 
 
 def make_died_error(batch: list[Job], reason: str) -> EngineError:
+    """Return the error for a job on which Ray's workers died repeatedly."""
     job = batch[0]
     return EngineError(
         f"client {job.client}, round {job.t}: {base.MAX_ATTEMPTS + 1} workers of the Ray cluster died"

@@ -1,7 +1,8 @@
 """What runs on a Ray node: jobs, and the temporary folder with the data of a run.
 
-The folder is removed even if the processes that use it are killed. Every process that uses a folder holds a lock file beside it, and the system
-releases a lock when its process exits. Opening a folder removes all others whose lock no process holds.
+The folder is removed even if the processes that use it are killed: each of them holds a lock on a file
+next to the folder, and the system releases a lock when its process exits. Opening a folder removes all
+others whose lock no process holds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TempFolder:
     lock: int
 
     def delete(self) -> None:
-        """Remove the folder; processes that have mapped its files can still read them."""
+        """Remove the temporary folder; processes that have mapped its files can still read them."""
         remove_temp_folder(self.path.name)
         self.close()
 
@@ -73,19 +74,20 @@ def open_temp_folder(name: str) -> TempFolder:
 
 
 def remove_temp_folder(name: str) -> None:
-    """Remove a folder, even if a process holds its lock."""
+    """Remove a run's temporary folder, even if a process holds its lock."""
     shutil.rmtree(find_temp_root() / name, ignore_errors=True)
     make_lock_path(find_temp_root() / name).unlink(missing_ok=True)
 
 
 def find_temp_root() -> Path:
-    """Find where the folders are: below the user's temporary folder, or /tmp if that is long."""
+    """Return the parent of all runs' folders: in the user's temporary folder, or in /tmp if its path is long."""
     name = f"heterophony-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(str(folder)) <= MAX_PATH_LENGTH else Path("/tmp", name)  # noqa: S108
 
 
 def make_lock_path(folder: Path) -> Path:
+    """Return the lock file of a temporary folder."""
     return folder.with_name(f"{folder.name}.lock")
 
 
@@ -117,6 +119,7 @@ class EncodedTensors:
     content: Any
 
     def fetch_bytes(self, fetch: Fetch) -> bytes:
+        """Return the encoded tensors, fetched from Ray's store unless they came with the job."""
         inline = isinstance(self.content, np.ndarray)
         return bytes(self.content if inline else fetch(self.content))
 
@@ -174,7 +177,7 @@ class CarriedClientStore(ClientStore):
 
 
 def get_versions() -> tuple[str, str]:
-    """Versions that must be the same on all nodes, for the same bits."""
+    """Return the versions of heterophony and torch; all nodes need the same ones for the same bits."""
     return __version__, torch.__version__
 
 
@@ -278,6 +281,7 @@ def run_remote_jobs(
 
 
 def run_remote_job(run: OpenRun, job: Job, memory: bytes) -> RemoteReply:
+    """Run one job with its client's memory; return its encoded reply, or the error that it raised."""
     store = CarriedClientStore(memory, run.temp_folder.path)
     try:
         reply = work(run.plan, job, store, run.compute)

@@ -175,7 +175,7 @@ def draw_critical_difference(panel: RankPanel) -> None:
     for x in (panel.left, end):
         panel.draw_line([x, x], [y - 0.06, y + 0.06])
     text = f"CD = {width:.2f}"
-    if width > most:  # then no two average ranks can differ by as much
+    if width > most:  # then no two average ranks can differ by that much
         text += ", wider than the axis: too few blocks to show any difference"
     panel.axes.text(panel.left, y - 0.12, text, fontsize=10)
 

@@ -138,6 +138,7 @@ def draw_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
 
 
 def write_cell_counts(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Write the number of examples into each cell of the heat map."""
     digits = len(str(counts.max(initial=1)))
     for (row, column), count in np.ndenumerate(counts):
         if count:

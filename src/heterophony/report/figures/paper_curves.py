@@ -51,12 +51,13 @@ def remove_duplicates(values: Iterable[str]) -> list[str]:
 
 
 def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
-    """Return the title of a column's panel: what was run for it, in lines that fit."""
+    """Return the title of a column's panel, which names the data that were run, in lines that fit."""
     label = next((x.label for x in numbers if x.column == column), column)
     return fill(label, LABEL_LETTERS)
 
 
 def get_decimals(measure: str) -> int:
+    """Return how many decimals of a measure the figures show."""
     return 2 if measure == "score" else 1
 
 
@@ -140,7 +141,7 @@ def draw_setting_line(
     at: Callable[[ComparedNumber], float],
     both: bool,
 ) -> list[style.PointLabel]:
-    """Draw printed values dashed and ours solid with deviations; return the positions of names."""
+    """Draw printed values dashed and ours solid with deviations; return the labels of the line ends."""
     color = style.PALETTE[i % len(style.PALETTE)]
     marker = MARKERS[i // len(style.PALETTE) % len(MARKERS)]
     mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
@@ -211,6 +212,7 @@ def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], b
 
 
 def format_pair(number: ComparedNumber, both: bool) -> str:
+    """Format our number, and the printed one in brackets below it."""
     digits = get_decimals(number.measure)
     ours = [] if number.mean is None else [f"{number.mean:.{digits}f}"]
     printed = number.printed if both else None
@@ -282,7 +284,7 @@ def draw_bar_panel(
 def write_value(
     axes: Axes, value: float, std: float | None, at: float, measure: str, color: str
 ) -> None:
-    """Write the number at the end of its bar, after its deviation."""
+    """Write the number at the end of its bar, after the error bar."""
     if std:
         axes.errorbar(value, at, xerr=std, color=style.TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
@@ -298,6 +300,7 @@ def write_value(
 
 
 def find_longest_bar(numbers: Iterable[ComparedNumber]) -> float:
+    """Return the end of the longest bar, including error bars."""
     ends = [0.0]
     for number in numbers:
         ends.append((number.mean or 0) + (number.std or 0))
@@ -307,6 +310,7 @@ def find_longest_bar(numbers: Iterable[ComparedNumber]) -> float:
 
 
 def add_bar_legend(figure: Figure, numbers: Sequence[ComparedNumber], both: bool) -> None:
+    """Add a legend of the printed bars and of the verdicts that occur."""
     if not both:
         return
     handles = [Patch(facecolor="white", edgecolor=style.MUTED_COLOR, label="printed")]
@@ -380,6 +384,7 @@ def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEven
 
 
 def list_columns(result: ReproductionResult) -> list[str]:
+    """List the columns of the table that have been run."""
     return list(dict.fromkeys(line.column for line in result.numbers if line.values))
 
 
@@ -391,7 +396,7 @@ def compute_paper_curves(result: ReproductionResult, events: list[Event]) -> dic
 
 
 def count_selections_by_rank(events: list[Event]) -> Curve:
-    """Return (rank, selections) of the clients, most frequent first; twice in a round counts twice."""
+    """Return (rank, selections) of the clients, most frequent first; a client drawn twice in a round counts twice."""
     counts = Counter(dict.fromkeys(get_start(events)["clients"], 0))
     for event in select_rounds(events):
         counts.update(event.get("asked", event["clients"]))

@@ -184,7 +184,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
     panels = {m: compare_over_rounds(runs, base, m) for m in MEASURE_TITLES}
     if not any(panels.values()):
         raise ConfigError(
-            f"no other series has a run with the same seed and data as one of {base}:"
+            f"no other series has a run with the same seed and data as a run of {base},"
             " so there is no difference to draw"
         )
     with mpl.rc_context(style.STYLE):
@@ -270,13 +270,14 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
         style.set_figure_title(
             figure,
             f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
-            "\nthe attacker draws the personal parameters anew (fresh), takes their initial values, or knows them",
+            "\nthe attacker draws the personal parameters anew (fresh), uses their initial values, or knows them",
             12,
         )
     return figure
 
 
 def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -> None:
+    """Draw one image of an audit with its caption."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.imshow(

@@ -34,6 +34,7 @@ def draw_sweep(table: SweepTable) -> Figure:
 
 
 def describe_measure(table: SweepTable) -> str:
+    """Describe the accuracy that a figure of a sweep shows."""
     measured = "validation examples" if table.chosen else "test examples (last 10 evaluations)"
     return f"{table.by} on {measured}"
 
@@ -167,5 +168,6 @@ def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
 
 
 def get_validation(row: SweepRow, by: str) -> float | None:
+    """Return the validation accuracy of a trial; None without one."""
     measure = row.P if by == "P" else row.G
     return measure.validation.mean if measure and measure.validation else None

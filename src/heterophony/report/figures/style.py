@@ -72,7 +72,7 @@ def draw_mean_curves(
 ) -> tuple[list[DrawnLine], list[PointLabel]]:
     """Draw the mean over the seeds of each series, with ± one std; return lines and their ends.
 
-    ``series`` has each one's place in the palette and a curve for every seed.
+    ``series`` maps each name to a place in the palette and a curve for every seed.
     """
     lines, ends = [], []
     for name, (i, seeds) in series.items():
@@ -241,6 +241,7 @@ def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
 
 
 def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
+    """Return the height of a cluster's highest name."""
     return compute_cluster_bottom(cluster, gap) + gap * (len(cluster) - 1)
 
 

@@ -25,15 +25,15 @@ EMPHASIS = re.compile(r"\*([^*]+)\*")  # in Markdown
 DECIDED_TITLE = "What is decided"
 JUDGED_TITLE = "How claims are judged"
 INTRODUCTION = (
-    "Every claim of these works: the orderings that their tables show (which row is best, what falls or"
-    " rises with what) and the claims in their texts, each with what was printed and what our runs show."
-    " A *finding* is a group of claims that rest on the same comparison of the same settings, because a"
+    "This page lists every claim of these works: the orderings in their tables (which row is best, what"
+    " falls or rises with a setting) and the claims in their texts, each with the printed numbers and the"
+    " results of our runs. A *finding* is a group of claims that rest on the same comparison of the same settings, because a"
     " paper repeats its thesis; a claim and its parts are one finding, too. Findings are counted, claims are"
     " listed."
 )
 EXPLANATION = (
-    "Differences are paired by seed, with intervals over the seeds. If a claim compares several, the smallest"
-    " one is shown. Over the rounds, it is paired by seed and round.",
+    "Differences are paired by seed, with intervals over the seeds. If a claim has several differences, the"
+    " smallest is shown. Differences over the rounds are paired by seed and round.",
     "Only runs of a paper's own setting, the full scale, can show that a claim *holds* or *does not hold*. The"
     " medium scale has fewer images, a smaller net, fewer rounds and, if clients have fewer images, larger"
     " learning rates. There, a claim is *seen at medium scale* or *not seen at medium scale*, which proves"
@@ -51,19 +51,19 @@ EXPLANATION = (
     "*Not yet trained*: below full scale, a cell counts only if FedAvg has learned with its settings. This"
     " means that its G has settled (the line through the last fifth of the rounds neither rises nor falls"
     " beyond noise) and reaches 0.8 of the accuracy of the same net after centralised training on the same"
-    " images with as many epochs. Otherwise the claim is not yet trained, whatever its interval is"
+    " images with the same number of epochs. Otherwise the claim is not yet trained, whatever its interval is"
     " (`heterophony reproduce centralised --scale medium`).",
     "*Equal work* is our own control, which no paper claims: it is shown, but decides nothing. If a table"
     " uses one partition for all seeds, as FedReG's tables do, intervals say nothing about other partitions."
     " *Stand-in data*: at medium scale, CIFAR-10 replaces CIFAR-100 and Tiny ImageNet if these were not"
     " available. Such runs are shown, but decide nothing.",
     "Claims about attacks are judged by privacy audits instead. Differences are in dB, at equal training"
-    " loss; a few rounds reach this loss, and no more training is required. There are three attackers: two"
-    " do not know the personal parameters, and use newly drawn ones (*fresh*) or the initial ones (*initial*)"
-    " for every algorithm; the third knows them (*known*).",
+    " loss. A few rounds of training are enough to reach this loss; the condition *not yet trained* does not"
+    " apply. There are three attackers: two do not know the personal parameters, and use newly drawn ones"
+    " (*fresh*) or the initial ones (*initial*) for every algorithm; the third knows them (*known*).",
     "The column *to decide* estimates the cost of deciding a claim with five seeds, at medium and at full"
-    " scale, on cores of 90 GFLOP/s with the data at hand; it is right to a factor of two. –: at medium scale"
-    " other data stand in (Tiny ImageNet), which cannot decide the claim.",
+    " scale, on cores of 90 GFLOP/s with the data at hand; it is accurate to a factor of two. A – means that"
+    " at medium scale other data stand in (for Tiny ImageNet), which cannot decide the claim.",
 )
 
 

@@ -56,7 +56,7 @@ def write_report(runs: Sequence[Run], path: Path) -> None:
 
 
 def render_report(runs: Sequence[Run], live: bool = False) -> str:
-    """Render the page of these runs as text; a live page also follows the dashboard."""
+    """Render the page of these runs as text; a live page also receives the dashboard's updates."""
     data = build_page_data(runs)
     return render_page("report.html", REPORT_SCRIPTS, data, live, title=data["title"])
 
@@ -66,7 +66,7 @@ def render_page(
 ) -> str:
     """Fill a template with style, script, data and escaped texts.
 
-    The page sends no request, and the browser runs no script in it but its own. A live page may
+    The page sends no requests, and the browser runs only its own script. A live page may
     also connect to the server that it came from.
     """
     css = read_asset("page.css") + (read_asset("dashboard.css") if live else "")
@@ -102,12 +102,12 @@ def compute_csp_hash(text: str) -> str:
 
 
 def write_label_page(distribution: LabelDistribution, path: Path) -> None:
-    """Write the page as one file."""
+    """Write the page of a label distribution as one file."""
     write_atomically(path, render_label_page(distribution).encode())
 
 
 def render_label_page(distribution: LabelDistribution) -> str:
-    """Render the page as text; it uses the same drawing script as the report page."""
+    """Render the page of a label distribution as text, with the drawing scripts of the report page."""
     return render_page(
         "label_page.html",
         ("label_page.js", *DRAWING_SCRIPTS),
@@ -163,6 +163,7 @@ def build_client_table(distribution: LabelDistribution) -> ResultTable:
 
 
 def describe_sizes(distribution: LabelDistribution) -> str:
+    """Describe the number of examples and classes of a federation in one sentence."""
     train, classes = distribution.train_sizes, (distribution.label_counts > 0).sum(axis=1)
     sizes = distribution.validation_sizes
     validation = "" if sizes is None else f", {sizes.sum()} validation"
@@ -175,6 +176,7 @@ def describe_sizes(distribution: LabelDistribution) -> str:
 
 
 def describe_colors(distribution: LabelDistribution) -> str:
+    """Describe what the colours of the bars of client sizes mean."""
     if distribution.balanced is None:
         return "Grey: training examples."
     return (
@@ -184,12 +186,12 @@ def describe_colors(distribution: LabelDistribution) -> str:
 
 
 def write_leaderboard_page(rankings: Sequence[Ranking], path: Path) -> None:
-    """Write the page as one file."""
+    """Write the page of a leaderboard as one file."""
     write_atomically(path, render_leaderboard_page(rankings).encode())
 
 
 def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
-    """Render the page as text."""
+    """Render the page of a leaderboard as text."""
     entries = sum(len(ranking.rows) for ranking in rankings)
     settings = f"{len(rankings)} setting{'s' * (len(rankings) != 1)}"
     return render_page(
@@ -197,7 +199,7 @@ def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
         ("leaderboard.js", "elements.js"),
         {"measures": list(MEASURES), "settings": [describe_ranking(r) for r in rankings]},
         title="Leaderboard",
-        summary=f"{entries} entries in {settings}, each with the hash of its models, by which anyone can check it.",
+        summary=f"{entries} entries in {settings}, each with the hashes of its models, so that anyone can check it.",
     )
 
 

@@ -65,10 +65,12 @@ def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[
 
 
 def thin_mean_curves(group: Sequence[Run], points: int) -> Curves:
+    """Return the mean curves of a series, with at most ``points`` points each."""
     return {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"}
 
 
 def thin_curves(run: Run, points: int) -> Curves:
+    """Return the curves of a run, with at most ``points`` points each."""
     return {k: thin_curve(run.curves[k], points) for k in "GP"}
 
 
@@ -179,6 +181,7 @@ def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
 
 
 def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
+    """Format the ε after the last round."""
     return f"{curve[-1][1]:.3f}" if curve else "no bound"
 
 
@@ -201,6 +204,7 @@ def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def read_audit_section(folder: Path) -> dict[str, Any] | None:
+    """Read the table and the images of an audit; None if nothing was attacked."""
     content, records = (
         read_json(folder / "audit.json"),
         list(read_json_lines(folder / "attacks.jsonl")),
@@ -234,7 +238,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
-    """Choose the round whose images are shown, by algorithm: the last, or that of the lowest level."""
+    """Choose the round whose images are shown, by algorithm: the last, or that of the lowest loss level."""
     matched = summary.collect_matched_rounds(records)
     levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
@@ -251,6 +255,7 @@ def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
 
 
 def build_thumbnail(r: AuditRecord) -> dict[str, str]:
+    """Return the pixels of a reconstructed image and its PSNR as caption."""
     return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
 
@@ -351,6 +356,7 @@ def format_score(runs: Sequence[Run]) -> str:
 
 
 def format_title(runs: Sequence[Run]) -> str:
+    """Return the title of the page: the algorithms and the data sets."""
     names = list(dict.fromkeys(r.display_name for r in runs))
     algorithms = (
         f"{len(names)} algorithms"

@@ -209,7 +209,7 @@ def decode_name(name: str) -> str:
 
 NO_RUN_NOTE = "There is no run in {} yet. This page updates as soon as one starts."
 MAX_CACHED_VIEWS = 32  # views whose runs are kept in memory
-# By folder: the stamp when it was read, and what was read; so that only changes are read again.
+# By folder: its stamp and its content when it was read, so that only changed folders are read again.
 FolderContents = dict[Path, tuple[FolderStamp, Any]]
 BoardStatuses = dict[Path, tuple[FileStamp, BoardStatus]]
 
@@ -229,7 +229,7 @@ class View:
 
     @property
     def message(self) -> bytes:
-        """All parts, for an event stream."""
+        """The message for an event stream: all its parts, joined."""
         return b"".join(self.message_parts)
 
     def render_html(self) -> str:
@@ -359,6 +359,7 @@ def update_boards(view: View, boards: BoardStatuses) -> View:
 
 
 def attach_boards(run: Run, boards: BoardStatuses) -> Run:
+    """Return the run with the current status of its boards."""
     return replace(run, boards=boards[run.folder][1]) if run.folder in boards else run
 
 
@@ -387,11 +388,12 @@ def load_run_or_reason(folder: Path) -> Run | str:
 
 
 def check_showable(run: Run) -> None:
-    """Raise any error if a page cannot show this run."""
+    """Build the page's data of this run, and raise any error that occurs."""
     html.dump_safe_json(build_page_data([run]))
 
 
 def describe_error(error: Exception) -> str:
+    """Describe why a run or a folder cannot be shown."""
     if isinstance(error, HeterophonyError):
         return str(error)
     return "its files are damaged, or were written by another version"
@@ -422,4 +424,5 @@ def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatu
 
 
 def list_stamps(contents: FolderContents) -> list[tuple[Path, FolderStamp]]:
+    """List the stamps of folders, which show whether a folder has changed."""
     return [(folder, stamp) for folder, (stamp, _) in contents.items()]

@@ -58,7 +58,7 @@ def read_facts(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_memory() -> dict[str, int]:
-    """Return the total and available memory in bytes."""
+    """Return the board's total and available memory in bytes."""
     found = {"MemTotal": 0, "MemAvailable": 0}
     for line in Path("/proc/meminfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -92,7 +92,7 @@ SPARE_BYTES = 16 << 20  # disk space kept free
 
 
 def list_missing(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which of the files are missing or differ, and how many others are there."""
+    """Return which of the files are missing or differ, and how many other files there are."""
     root = Path.home() / request["folder"]
     wanted = request["files"]
     return {
@@ -130,7 +130,7 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_others(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
-    """Return the files in these folders that are not in ``keep``."""
+    """Return the files in these folders of the board that are not in ``keep``."""
     found = [path for folder in folders for path in sorted((root / folder).glob("*"))]
     return [p for p in found if p.is_file() and str(p.relative_to(root)) not in keep]
 
@@ -208,7 +208,7 @@ def describe_environment(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_versions(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the packages in this Python's environment."""
+    """Return the packages in the environment of the board's Python."""
     from importlib.metadata import distributions  # slow to import, and most calls do not need it
 
     found = {d.metadata["Name"] or "": d.version for d in distributions()}
@@ -221,6 +221,7 @@ def locate_python(root: Path) -> Path:
 
 
 def read_marker(root: Path) -> str:
+    """Return the digest of the last installation; an empty string if there is none."""
     try:
         return str(json.loads((root / MARKER).read_text())["digest"])
     except (OSError, ValueError, KeyError):
@@ -272,6 +273,7 @@ def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
 
 
 def run(words: list[str], what: str) -> None:
+    """Run a command of the installation; raise ProblemError if it fails."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise ProblemError(f"{what} failed: {last_line(done.stderr or done.stdout)}")
@@ -285,6 +287,6 @@ def last_line(text: str) -> str:
 
 
 def make_environment(root: Path) -> dict[str, str]:
-    """Return the environment variables of our process."""
+    """Return the environment variables of heterophony's process on the board."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return {**kept, "PYTHONPATH": str(root / "code"), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -25,23 +25,24 @@ def start_unit(request: dict[str, Any]) -> dict[str, Any]:
         request["text"].replace("@PYTHON@", str(locate_python(root))).replace("@ROOT@", str(root))
     )
     same = path.is_file() and path.read_text() == text
-    if same and control("is-active", "--quiet", path.name, check=False) == 0:
+    if same and run_systemctl("is-active", "--quiet", path.name, check=False) == 0:
         return {"changed": False}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    control("daemon-reload")
-    control("enable", "--quiet", path.name)
-    control("restart", path.name)
+    run_systemctl("daemon-reload")
+    run_systemctl("enable", "--quiet", path.name)
+    run_systemctl("restart", path.name)
     if shutil.which("loginctl"):  # otherwise it would stop with our SSH session
         subprocess.run(["loginctl", "enable-linger"], capture_output=True, check=False)
     return {"changed": True}
 
 
 def stop_unit(request: dict[str, Any]) -> dict[str, Any]:
+    """Stop the unit and delete it, if there is one."""
     path = locate_unit(request["unit"])
     if not path.exists():
         return {"changed": False}
-    control("disable", "--now", "--quiet", path.name)
+    run_systemctl("disable", "--now", "--quiet", path.name)
     path.unlink()
     return {"changed": True}
 
@@ -51,7 +52,10 @@ def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
     name = locate_unit(request["unit"]).name
     shown = ["show", name, "--property=ActiveState,MainPID,ExecMainStatus"]
     done = subprocess.run(
-        ["systemctl", "--user", *shown], capture_output=True, text=True, env=env()
+        ["systemctl", "--user", *shown],
+        capture_output=True,
+        text=True,
+        env=make_systemctl_environment(),
     )
     facts = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     running = facts.get("ActiveState") in ("active", "activating")
@@ -65,22 +69,27 @@ def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_unit(name: str) -> Path:
+    """Return the path of the board's systemd unit."""
     return Path.home() / ".config/systemd/user" / f"{name}.service"
 
 
-def control(*words: str, check: bool = True) -> int:
+def run_systemctl(*words: str, check: bool = True) -> int:
+    """Run ``systemctl --user`` with these words; return its exit code."""
     if shutil.which("systemctl") is None:
         raise ProblemError("systemd = true, but the board has no systemctl")
     done = subprocess.run(
-        ["systemctl", "--user", *words], capture_output=True, text=True, env=env()
+        ["systemctl", "--user", *words],
+        capture_output=True,
+        text=True,
+        env=make_systemctl_environment(),
     )
     if check and done.returncode:
         raise ProblemError(f"systemctl --user {' '.join(words)}: {done.stderr.strip()[:200]}")
     return done.returncode
 
 
-def env() -> dict[str, str]:
-    """Return our environment variables plus the one that systemctl needs over SSH."""
+def make_systemctl_environment() -> dict[str, str]:
+    """Return our environment variables and XDG_RUNTIME_DIR, which systemctl needs over SSH."""
     return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 
@@ -141,6 +150,7 @@ def read_birth(pid: int) -> str:
 
 
 def stop(request: dict[str, Any]) -> dict[str, Any]:
+    """Stop heterophony on this board if it is running."""
     record = find_running(Path.home() / request["folder"])
     if record is None:
         return {"changed": False}
@@ -189,6 +199,7 @@ def read_status(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_last_line(path: Path) -> str:
+    """Return the last line of a log that is not empty; an empty string if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))

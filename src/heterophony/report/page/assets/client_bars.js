@@ -57,7 +57,7 @@ function exploreBars(drawing, x, bottom, clients, layers) {
 
 const shortenName = (name) => (name.length > 16 ? `${name.slice(0, 15)}…` : name);
 
-// Every how many-th name fits, if one takes `size` pixels and needs `room`.
+// Return n such that every n-th name fits, if clients are `size` pixels apart and a name needs `room`.
 const chooseNameStep = (size, room) => [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * size >= room) ?? 1000;
 
 function labelClients(drawing, clients, left, right, bottom) {

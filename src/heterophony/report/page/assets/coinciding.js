@@ -1,9 +1,9 @@
-// Coinciding curves: where lines lie on each other, their colours alternate along the line, so that none is hidden.
+// Coinciding curves: where lines lie on top of each other, their colours alternate along the line, so that none is hidden.
 
 const COINCIDING_PIXELS = 1.5; // lines that are closer cover each other
 const MIN_STRETCH_PIXELS = 16; // shorter ones are crossings
 const STRIPE_PIXELS = 9;
-const MAX_STRIPED = 24; // of more lines, nobody tells the colours apart
+const MAX_STRIPED = 24; // with more lines, the colours cannot be told apart
 
 // Stretches [{ members, first, last }] in which the same lines coincide; members are positions in `lines`.
 // A line is a list of [x, y] in pixels. Only lines that were measured in the same rounds are compared.

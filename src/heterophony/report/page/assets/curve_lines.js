@@ -1,7 +1,7 @@
 // The lines of the curves: accuracies, losses or differences to a reference, pooled or as means over clients, smoothed.
 
 const MEASURES = ["G", "P"];
-let referenceKey = ""; // of the series that differences are to; "" for accuracies
+let referenceKey = ""; // key of the series to which differences are drawn; "" for accuracies
 let smoothing = 1; // evaluations in the moving average
 
 function initCurveControls() {

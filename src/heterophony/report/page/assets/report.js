@@ -27,7 +27,7 @@ function show(newData) {
   });
 }
 
-// The score that G and P are: the accuracy, unless the task is no classification.
+// The score that G and P measure: accuracy, unless the task is not classification.
 function nameScore() {
   if (data.score === "accuracy") return;
   for (const span of document.querySelectorAll(".score")) span.textContent = data.score;

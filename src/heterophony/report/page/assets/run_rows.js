@@ -7,7 +7,7 @@ function createRunTable(shown) {
     html("tbody", { role: "rowgroup" }, ...(shown.length ? shown.map(createRunRow) : [createEmptyRow()])));
 }
 
-// A second click turns the order round.
+// A second click reverses the order.
 function createHeading({ key, title, descending = false }) {
   const isSorted = choice.sort === key;
   const button = html("button", { type: "button", "data-key": `sort ${key}` }, title);
