@@ -67,3 +67,10 @@ def test_the_page_is_written_from_finished_runs(report, tmp_path, monkeypatch):
     assert lines[3][1].endswith("\\*")
     assert (lines[4][1], lines[4][3], lines[4][5]) == ("–", "", "0.0")
     assert all(line[2] != "–" for line in lines[2:])
+
+
+def test_the_committed_page_is_written_from_the_committed_runs(report):
+    table, found = load_table("fine-tuning"), load_runs([report.HERE])
+    assert len(report.list_runs(table, found)) == len(table.cells) * len(table.measured.seeds)
+    assert report.PAGE.read_text(encoding="utf-8") == report.write_page(table, found)
+    assert all(run.summary.model_sha256 for run in found)

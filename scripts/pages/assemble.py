@@ -52,6 +52,9 @@ ORDER = {  # first these, in this order; then all others by their title
         "claims",
         "fixhead",
         "fixhead-results",
+        "gausshead",
+        "gausshead-results",
+        "fine-tuning-results",
     ],
     "project": ["readme", "contributing", "changelog", "security", "examples", "results"],
 }

@@ -311,7 +311,7 @@ def test_a_model_that_cannot_be_pickled_is_reported(nodes):
 
 def test_a_job_that_fits_on_no_node_is_reported_at_once(nodes):
     with pytest.raises(
-        EngineError, match=r"no node .* for a job; lower engine.cpus = 1 and engine.gpus = 2"
+        EngineError, match=r"no node .* for a job \(engine.cpus = 1 and engine.gpus = 2\); lower"
     ):
         on_ray("fedavg", cluster=hp.Cluster(gpus=2))
 

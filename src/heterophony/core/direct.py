@@ -441,7 +441,7 @@ class Frame:
 
 
 def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> Operation:
-    """Return an operation that computes each client's matrix product with the kernel of a single product."""
+    """Return an operation that computes one matrix product per client, with the kernel of a product alone."""
     if prod(a.shape[1:]) * b.shape[2] >= SMALL_PRODUCT:
         if bias is None:
             return partial(torch.bmm, a, b, out=out)
@@ -468,7 +468,7 @@ class ApartLayer:
 
 
 class ActivationOfClient(ApartLayer):
-    """An activation of one client."""
+    """The activation layer of one client's net."""
 
     def __init__(self, layer: Layer) -> None:
         self.chosen, self.settings = BY_NAME[layer.kind], layer.settings
@@ -481,7 +481,7 @@ class ActivationOfClient(ApartLayer):
 
 
 class PoolOfClient(ApartLayer):
-    """Max pooling of one client."""
+    """Max pooling in one client's net."""
 
     def __init__(self, settings: tuple[Any, ...]) -> None:
         self.settings, self.indices = settings, torch.empty(0)
@@ -503,7 +503,7 @@ def as_pairs(settings: tuple[Any, ...]) -> list[Any]:
 
 
 class ConvolutionOfClient(ApartLayer):
-    """A convolution of one client."""
+    """A convolution in one client's net."""
 
     def __init__(self, stack: Stack, layer: Layer, client: int, has_below: bool) -> None:
         self.weight = stack.values[layer.weight].each[client]

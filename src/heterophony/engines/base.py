@@ -215,7 +215,7 @@ def batch_jobs(
 
 
 def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Job]]:
-    """Split jobs into a small multiple of ``parts`` batches of similar cost, with at most ``most`` jobs."""
+    """Split jobs into batches of similar cost, of at most ``most`` jobs; their number is a multiple of ``parts``."""
     times = -(-len(jobs) // (parts * most))
     share = sum(job.cost for job in jobs) / max(1, times * parts)
     batch, end, before = list[Job](), share, 0

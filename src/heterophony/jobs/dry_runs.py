@@ -105,7 +105,7 @@ def check_merge(plan: Plan) -> None:
 
 
 def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoReturn:
-    """Raise ConfigError because the algorithm's merge is not of this kind; the message has a remedy."""
+    """Raise ConfigError because the algorithm's merge is not of this kind; the message says what to change."""
     name = get_display_name(plan.algorithm_name)
     what = (
         "depends on more than the sum of the replies"

@@ -143,7 +143,7 @@ class Plan:
 
     @cached_property
     def trains_in_groups(self) -> bool:
-        """Return True if small plain nets may train together; their bits are checked before they do."""
+        """Return True if clients with small plain nets may train together, once a check has shown the same bits."""
         used = (self.training, *self.training_of.values())
         return all(h.optimizer == "sgd" for h in used) and any(
             map(is_small_and_plain, self.templates.values())

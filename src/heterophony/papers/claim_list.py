@@ -187,7 +187,7 @@ def read_written_claims() -> list[WrittenClaim]:
 
 
 def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
-    """Build a claim from its words, with all its comparisons."""
+    """Build a claim from its entry in ``claims.toml``, with all its comparisons."""
     cells = {(c.row, c.column) for c in table.cells}
     found = (c for c in list_comparisons(table, claim) if {*c.cells} <= cells)
     return PaperClaim(

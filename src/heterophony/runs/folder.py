@@ -309,7 +309,7 @@ class RunFolder:
         return events, memories
 
     def _advise(self, names: Sequence[str]) -> str:
-        """Advise how to continue after a change to files that the last of these commits needs."""
+        """Say how to continue if files that the newest of these commits needs were changed."""
         for name in names[-2:-1]:  # the older commit
             with suppress(CodecError, FolderError):
                 self._check_commit(self._decode_commit(self.commits_folder / name))

@@ -321,9 +321,9 @@ def merge_replies(
     except CodecError as error:
         suspects = find_responsible_clients(plan, server, replies, judge)
         if judge is None:
-            who = f"client {' or '.join(suspects)}" if suspects else "several clients together"
+            who = f"the update of client {' or '.join(suspects)}" if suspects else "several updates together"
             raise DivergedError(
-                f"round {server.t}: {error}, because of the update of {who}; lower training.lr"
+                f"round {server.t}: {error}, because of {who}; lower training.lr"
             ) from None
         if not suspects and error.__cause__ is not None:
             raise error.__cause__ from None  # a mistake in the algorithm, not in an update

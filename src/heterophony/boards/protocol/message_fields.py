@@ -25,7 +25,7 @@ MAX_SECONDS = 1e9  # 30 years
 
 # Rules --------------------------------------------------------------------------------------
 def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
-    """Return the rule of a message field that is a string and matches a pattern."""
+    """Return the rule for a message field that is a string and matches a pattern."""
 
     def rule(value: Any) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
@@ -36,7 +36,7 @@ def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
 
 
 def text(max_length: int) -> FieldRule:
-    """Return the rule of a message field that is one printable line.
+    """Return the rule for a message field that is one printable line.
 
     Such a line has no characters that move the cursor or are invisible.
     """
@@ -50,14 +50,14 @@ def text(max_length: int) -> FieldRule:
 
 
 def check_string(value: Any) -> str:
-    """Rule of a message field that is text."""
+    """Check that a message field is text."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return value
 
 
 def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
-    """Return the rule of a message field that is a whole number in a range."""
+    """Return the rule for a message field that is a whole number in a range."""
 
     def rule(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -68,21 +68,21 @@ def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
 
 
 def check_finite(value: Any) -> float:
-    """Rule of a message field that is a finite number; an int stays an int."""
+    """Check that a message field is a finite number; an int stays an int."""
     if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
         raise ValueError("is not a finite number")
     return value  # type: ignore[no-any-return]
 
 
 def check_duration(value: Any) -> float:
-    """Rule of a message field that is a number of seconds: not negative, and small enough to add up."""
+    """Check that a message field is a number of seconds: not negative, and small enough to add up."""
     if not 0 <= check_finite(value) <= MAX_SECONDS:
         raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
     return value  # type: ignore[no-any-return]
 
 
 def check_boolean(value: Any) -> bool:
-    """Rule of a message field that is true or false."""
+    """Check that a message field is true or false."""
     if type(value) is not bool:
         raise ValueError("is not true or false")
     return value
@@ -96,7 +96,7 @@ def check_date(value: Any) -> datetime:
 
 
 def one_of(*words: str) -> FieldRule:
-    """Return the rule of a message field that is one of these words."""
+    """Return the rule for a message field that is one of these words."""
 
     def rule(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
@@ -107,7 +107,7 @@ def one_of(*words: str) -> FieldRule:
 
 
 def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRule:
-    """Return the rule of a message field that is a list; its length is checked before its elements."""
+    """Return the rule for a message field that is a list; its length is checked before its elements."""
 
     def rule(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or not min_length <= len(value) <= max_length:
@@ -118,7 +118,7 @@ def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRu
 
 
 def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
-    """Return the rule of a message field that is an object whose keys and values follow these rules."""
+    """Return the rule for a message field that is an object whose keys and values follow these rules."""
 
     def rule(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > max_length:
@@ -129,7 +129,7 @@ def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule
 
 
 def record_of(cls: type[T]) -> FieldRule:
-    """Return the rule of a message field that is itself an object with exactly the fields of ``cls``."""
+    """Return the rule for a message field that is itself an object with exactly the fields of ``cls``."""
 
     def rule(value: Any) -> T:
         return parse_fields(cls, value)

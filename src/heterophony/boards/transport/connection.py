@@ -1,9 +1,9 @@
 """One connection to the broker: subscribe, send, receive, and notice when it breaks or stalls.
 
-Paho pings when nothing was written or read for ``keepalive`` seconds and gives up when the answer
-takes as long. Beyond that, every packet that must be answered (connect, subscribe, publish) has to be
+Paho pings when nothing was written or read for ``keepalive`` seconds and gives up if no answer
+comes within the same time. Beyond that, every packet that must be answered (connect, subscribe, publish) has to be
 answered within two keepalives of the last answer. So a half-open connection is noticed within two
-keepalives and one poll, without any message that MQTT does not send anyway.
+keepalives and one poll, without any messages beyond those that MQTT sends anyway.
 """
 
 from __future__ import annotations

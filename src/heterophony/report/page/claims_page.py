@@ -39,8 +39,8 @@ EXPLANATION = (
     " learning rates. There, a claim is *seen at medium scale* or *not seen at medium scale*, which proves"
     " nothing about the paper's setting. In the only comparison that was run at both scales with equal work,"
     " FedReG's G against FedAvg's, the two scales differ even in sign.",
-    "A claim is seen if the intervals of all its differences are on the claimed side. It is not seen if one"
-    " of them is on the other side, even if rows are missing. It is *undecided* if intervals include 0, if"
+    "A claim *holds* (at medium scale: is *seen*) if the intervals of all its differences are on the claimed side."
+    " It *does not hold* (is *not seen*) if one of them is on the other side, even if rows are missing. It is *undecided* if intervals include 0, if"
     " rows are missing, or if there is only one seed. If a claim names a margin, the margin replaces 0."
     " *Under condition …* means: with some settings, but not with all.",
     "The paper's own rule (such as the best round) decides. The mean over the last ten evaluations is shown"

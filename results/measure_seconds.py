@@ -1,8 +1,8 @@
-"""Measure how much processor time ten rounds of every method take, and record it in seconds.json.
+"""Measure how much processor time ten rounds of every method of a table take, on one core.
 
-Usage: python results/gausshead/seconds.py
+Usage: python results/measure_seconds.py gausshead|fine-tuning COLUMN
 
-One core, on the first federation. Each method is run three times, in turn with the others; the fastest counts.
+Writes seconds.json into the table's folder. Methods take turns; each runs three times, and the fastest run counts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import torch
 
 from heterophony.config.reading import resolve_config
+from heterophony.papers.table import load_table
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.run import run_one
 from heterophony.studies.spec import RunSpec
-from report import DECIDING, FINAL, SECONDS
 
 ROUNDS, TIMES = 10, 3
 
@@ -43,17 +41,17 @@ def measure_seconds(config: Mapping[str, Any]) -> float:
     return taken
 
 
-def main() -> None:
+def main(name: str, column: str) -> None:
     torch.set_num_threads(1)
-    cells = [cell for cell in FINAL.table.cells if cell.column == DECIDING[0]]
+    cells = [cell for cell in load_table(name).cells if cell.column == column]
     taken: dict[str, list[float]] = {cell.row: [] for cell in cells}
     for _ in range(TIMES):
         for cell in cells:
             taken[cell.row].append(measure_seconds(cell.config))
     found = {row: round(min(seconds), 2) for row, seconds in taken.items()}
-    SECONDS.write_text(json.dumps(found, indent=1) + "\n")
+    (Path(__file__).parent / name / "seconds.json").write_text(json.dumps(found, indent=1) + "\n")
     print(found)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
