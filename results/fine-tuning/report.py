@@ -40,7 +40,7 @@ Written by [`report.py`](../../results/fine-tuning/report.py) from the stored ru
     python results/fine-tuning/report.py runs/fine-tuning
 
 After the last round on test examples, in %: mean over {seeds} seeds ± half of the 95 % interval; differences are paired by seed. *Worst tenth* is P of the worst tenth of the clients. *MB* is all traffic of a run, both ways; *seconds* is the
-processor time of ten rounds on one core at alpha 0.5, the fastest of three (`results/measure_seconds.py`). G\\*: personal parameters are averaged only to measure it. [How to fine-tune](../how-to/adapters.md) describes the methods.
+processor time of ten rounds on one core at alpha 0.5, the fastest of three ([how](../../results/measure_seconds.py)). G\\*: personal parameters are averaged only to measure it. [How to fine-tune](../how-to/adapters.md) describes the methods.
 """
 FOUND = """\
 ## What it shows

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from helpers.boards import installed
+from helpers.commands import TRAINING
+from heterophony.boards import testbed
 from heterophony.boards.broker import process
 from heterophony.boards.testbed import (
     FAULT_KINDS,
@@ -23,14 +25,16 @@ from heterophony.boards.testbed import (
     assign_clients,
     draw_fault,
     parse_fault_kinds,
+    run_server,
     start_testbed_fork_server,
 )
 from heterophony.cli import app
+from heterophony.config.reading import read_config
 from heterophony.engines.child_processes import CONTEXT
 from heterophony.runs.folder import RunFolder
 
 QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "training.epochs=1")
-SETTINGS = [w for s in (*QUICK, "model.name=mlp") for w in ("-c", s)]
+SETTINGS = [w for s in (*QUICK, *TRAINING, "model.name=mlp") for w in ("-c", s)]
 LONG = 120  # seconds; a machine may be busy
 
 
@@ -163,6 +167,20 @@ def test_all_end_with_a_testbed_that_is_killed(mosquitto, tmp_path):
     testbed.join()
     assert len(numbers) == 4
     assert all(map(ends, numbers))
+
+
+def test_a_restarted_server_removes_what_a_killed_one_left_unfinished(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path / "run")
+    run.create(read_config(None).to_toml())
+    run.close()
+    names = (".events.jsonl.0123456789abcdef.new", "commits/.0000003.0123456789abcdef.new")
+    of_board = run.path / "testbed/boards/board-1/.state.0123456789abcdef.new"
+    for path in (*(run.path / name for name in names), of_board):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.setattr(testbed, "serve", lambda *given: None)
+    run_server(print, run.path, None)
+    assert [p for p in run.path.rglob(".*") if p.suffix == ".new"] == [of_board]  # being written
 
 
 def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_path):

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import Result
 
 import heterophony
-from helpers.commands import call, refused
+from helpers.commands import TRAINING, call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
 from heterophony.algorithms import ALGORITHM_CLASSES
@@ -31,7 +31,7 @@ from heterophony.results.overview import explain_missing_g
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.hooks import RunStatus
 
-QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial")
+QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", *TRAINING, "engine.name=serial")
 
 
 def pairs(*settings: str) -> list[str]:
@@ -656,6 +656,7 @@ ROUNDS = (
     "rounds=60",
     "data.clients=6",
     "training.epochs=1",
+    *TRAINING,
     "model.name=mlp",
     "engine.name=serial",
 )

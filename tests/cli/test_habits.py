@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
+from shlex import quote
 
 import pytest
 from typer.testing import CliRunner
 
+from helpers.commands import refused
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
-from heterophony.cli.options import complete_setting, translate_habits
+from heterophony.cli.completion import complete_setting
+from heterophony.cli.habits import translate_habits
 from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting, list_keys
 from heterophony.config.reading import resolve_config
 from heterophony.config.sections import NetGroup
 from heterophony.core.adapters import ADAPTERS
-from heterophony.core.errors import BusyError, ConfigError
+from heterophony.core.errors import BusyError, OptionError
 from heterophony.core.files import lock_folder
 from heterophony.core.settings import list_settings
 from heterophony.data.partitions import PARTITIONS
@@ -40,6 +47,13 @@ OPTIONS = {"-c": True, "--config": True, "--out": True, "--json": False, "--seed
         ("--learning-rate 0.1 --batch_size 8", "-c lr=0.1 -c batch=8"),
         ("--num-clients 9 --global-rounds 7", "-c clients=9 -c rounds=7"),
         ("--dataset fmnist --join-ratio 0.1", "-c data.name=fmnist -c participation.rate=0.1"),
+        ("--num-server-rounds 3 --n_clients 4", "-c rounds=3 -c clients=4"),
+        ("--global_rounds 3 --local_epochs 2", "-c rounds=3 -c epochs=2"),
+        ("-gr 3 -lr .1 -nc=4", "-c rounds=3 -c lr=.1 -c clients=4"),
+        ("--device cpu --wd 0.1", "-c accelerator=cpu -c weight_decay=0.1"),
+        ("--fraction-fit 0.1 --lr_decay 0.9", "-c participation.rate=0.1 -c decay_factor=0.9"),
+        ("--times 3", "--seeds 0-2"),
+        ("-clr=0.1", "-clr=0.1"),
         ("--nonsense 1", "--nonsense 1"),
         ("-- --rounds 5", "-- --rounds 5"),
     ],
@@ -58,14 +72,25 @@ def test_a_command_without_seeds_has_one_seed():
     [
         ("--rounds", "--rounds: a value is missing, as in --rounds 1"),
         ("--rounds --json", "--rounds: a value is missing, as in --rounds 1"),
-        ("--round 5", "--round: no such option; did you mean -c rounds=… ?"),
-        ("--client 5", "--client: no such option; did you mean -c clients=… ?"),
+        ("--round 5", "--round: no such option; did you mean --rounds?"),
+        ("--client 5", "--client: no such option; did you mean --clients?"),
+        ("--learning-rte 5", "--learning-rte: no such option; did you mean --lr?"),
+        ("--weight-deca 5", "--weight-deca: no such option; did you mean --weight-decay?"),
+        ("--outt x", "--outt: no such option; did you mean --out?"),
+        ("--times x", "--times x: must be a number of seeds, as in --times 3"),
     ],
 )
 def test_others_are_answered_with_the_right_spelling(given, answer):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OptionError) as caught:
         translate_habits(given.split(), OPTIONS)
     assert str(caught.value) == answer
+
+
+def test_wrong_options_have_one_exit_code():
+    assert refused(2, "run", "--round", "5") == "--round: no such option; did you mean --rounds?"
+    said = refused(2, "run", "--times", "3")
+    assert said == "--times: no such option; heterophony compare … --seeds 0-2 runs several seeds"
+    assert CliRunner().invoke(app, ["run", "--nonsense", "1"]).exit_code == 2
 
 
 def call(*words: str) -> str:
@@ -98,25 +123,88 @@ def test_ambiguous_keys_are_answered_with_the_full_ones():
 
 def test_shells_complete_keys_and_values():
     assert complete_setting("training.mom") == ["training.momentum=", "training.momentum_state="]
-    assert "training.lr=" in complete_setting("lr")
+    assert complete_setting("lr") == ["lr=", "lr=..."]  # two, so that shells add no space
     assert complete_setting("engine.name=p") == ["engine.name=pool"]
     assert complete_setting("algorithm=fedro") == ["algorithm=fedrod"]
-    assert complete_setting("training.drop_last=") == [
-        "training.drop_last=true",
-        "training.drop_last=false",
-    ]
+    both = ["training.drop_last=true", "training.drop_last=false"]
+    assert complete_setting("training.drop_last=") == complete_setting("training.drop") == both
     assert complete_setting("data.partition.kind=d") == ["data.partition.kind=dirichlet"]
     assert complete_setting("rounds=") == []
 
 
-def test_yaml_is_answered_with_how_to_convert_it(tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_text("rounds: 5\n")
-    done = CliRunner().invoke(app, ["run", str(path)], env={"COLUMNS": "1000"})
-    assert done.exit_code == 3
-    said = " ".join(done.output.split())
-    assert "settings are TOML, not YAML; convert it: python -c" in said
-    assert said.endswith(f"< {path} > {tmp_path / 'study.toml'}")
+COMPLETED = [
+    ("run -c lr", ["lr=", "lr=..."]),
+    ("run -c data.name = fm", ["fmnist", "fmnist-small"]),
+    ("run -c engine.name=p", ["engine.name=pool"]),  # without = in COMP_WORDBREAKS
+    ("run -c training.drop_last =", ["true", "false"]),
+    ("run -c training.drop", ["training.drop_last=true", "training.drop_last=false"]),
+    ("run -c lr = 0.1 --rounds fedprot", ["fedproto"]),  # the value of --rounds is missing
+]
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch) -> Path:
+    """The command as a file in PATH, as it is installed."""
+    path = tmp_path / "bin" / "heterophony"
+    path.parent.mkdir()
+    path.write_text(f"#!{sys.executable}\nfrom heterophony.cli import main\nmain()\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+    return path
+
+
+def test_words_that_bash_splits_are_completed_by_the_protocol(program):
+    for words, found in COMPLETED[:2]:
+        asked = {"COMP_WORDS": f"heterophony {words}", "COMP_CWORD": str(len(words.split()))}
+        environment = {**os.environ, **asked, "_HETEROPHONY_COMPLETE": "complete_bash"}
+        done = subprocess.run(
+            [program], env=environment, capture_output=True, text=True, check=True
+        )
+        assert (done.stdout.split(), done.stderr) == (found, "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_words_that_bash_splits_are_completed_in_bash(program):
+    lines = ["source <(_HETEROPHONY_COMPLETE=source_bash heterophony)"]
+    for words, _ in COMPLETED:
+        lines += [
+            f"COMP_WORDS=(heterophony {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))",
+            '_heterophony_completion heterophony; echo "${COMPREPLY[@]}"',
+        ]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert [line.split() for line in done.stdout.splitlines()] == [found for _, found in COMPLETED]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "module"),
+    [
+        (".yaml", "rounds: 5\n", "yaml"),
+        (".yml", "rounds: 5\n", "yaml"),
+        (".json", '{"rounds": 5}', "json"),
+    ],
+)
+def test_other_formats_are_answered_with_how_to_convert_them(suffix, text, module, tmp_path):
+    pytest.importorskip(module)
+    path = tmp_path / f"my study{suffix}"
+    path.write_text(text)
+    said = refused(3, "run", path)
+    name = {"yaml": "YAML", "json": "JSON"}[module]
+    before, command = said.split("; convert it: ")
+    assert before == f"{path}: settings are TOML, not {name}"
+    installs = "pip install pyyaml && "
+    assert command.startswith(installs) == (module == "yaml")
+    program = command.removeprefix(installs).replace("python ", f"{quote(sys.executable)} ", 1)
+    subprocess.run(program, shell=True, check=True)
+    assert tomllib.loads((tmp_path / "my study.toml").read_text()) == {"rounds": 5}
+
+
+def test_a_file_of_another_format_that_is_missing_is_said():
+    assert (
+        refused(3, "run", "no/study.yaml") == "cannot read no/study.yaml: No such file or directory"
+    )
 
 
 def test_the_schema_admits_every_default_configuration_and_refuses_mistakes():

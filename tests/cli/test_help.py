@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from helpers.documents import find_problem, split_commands
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import EXAMPLES, app
-from heterophony.cli.options import complete_algorithm, complete_run_argument
+from heterophony.cli.completion import complete_algorithm, complete_run_argument
 
 
 @pytest.mark.parametrize("command", EXAMPLES)

@@ -126,15 +126,67 @@ def test_compare_takes_names_in_any_case():
 def test_a_short_key_is_completed_and_said(pairs, note):
     notes: list[str] = []
     found = read_config(None, pairs, notes.append)
-    assert notes == [note]
+    assert notes[0] == note
+    assert sum("read as" in text for text in notes) == 1
     *others, _ = pairs
     assert found == read_config(None, [*others, note.partition("read as ")[2]])
 
 
 def test_a_full_key_is_not_said():
     notes: list[str] = []
-    read_config(None, ["training.lr=0.1", "rounds=3", "seed=1"], notes.append)
+    read_config(None, ["data.name=fmnist", "training.lr=0.1", "seed=1"], notes.append)
     assert notes == []
+
+
+# Defaults of training ----------------------------------------------------------------------------
+
+BATCH_AND_MOMENTUM = (
+    "clients train with batch = 20, momentum = 0.9, not with the defaults for digits (batch = 10,"
+    " momentum = 0.0)"
+)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["training.lr=0.1"], [f"training.lr is set, so {BATCH_AND_MOMENTUM}"]),
+        (
+            ["training.lr=0.1", "training.epochs=1"],
+            [f"training.lr and training.epochs are set, so {BATCH_AND_MOMENTUM}"],
+        ),
+        (
+            ["training.optimizer=adam", "training.lr=0.1"],
+            [
+                "training.optimizer and training.lr are set, so clients train with batch = 20, not with"
+                " the defaults for digits (batch = 10)"
+            ],
+        ),
+        (["training.lr=0.1", "training.batch=20", "training.momentum=0.9"], []),
+        (["data.name=fmnist", "training.lr=0.1"], []),
+        (["rounds=3"], []),
+    ],
+)
+def test_defaults_that_a_key_replaces_are_said(pairs, said):
+    notes: list[str] = []
+    read_config(None, pairs, notes.append)
+    assert notes == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "fedavg", "-c", "training.lr=0.1"],
+        ["compare", "fedavg", "fedprox", "-c", "training.lr=0.1", "--seeds", "0-1"],
+        ["sweep", "fedavg", "-s", "training.lr=0.1,0.2"],
+        ["tune", "fedavg", "-s", "training.lr=0.1,0.2", "--sampler", "grid"],
+    ],
+)
+def test_every_command_says_them_once_and_a_resumed_run_does_not(words):
+    done = call(*words, "-c", "rounds=0", "-c", "data.clients=3", "-c", "engine.name=serial",
+                "--out", "mine")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("not with the defaults for digits") == 1
+    assert "defaults" not in call("resume", "mine").stderr
 
 
 @pytest.mark.parametrize(

@@ -23,29 +23,35 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write(*words: str) -> str:
+def write(*words: str, out: str = "out") -> str:
     """Return the array script that the command writes to the folder ``out``."""
-    done = call("slurm", *words, "--out", "out")
+    done = call("slurm", *words, "--out", out)
     assert (done.exit_code, done.stdout) == (0, ""), done.stderr
     for name in ("slurm.sh", "slurm-ray.sh"):
-        subprocess.run(["bash", "-n", f"out/{name}"], check=True)
-    return Path("out/slurm.sh").read_text()
+        subprocess.run(["bash", "-n", f"{out}/{name}"], check=True)
+    return Path(f"{out}/slurm.sh").read_text()
 
 
 class StandIn:
-    """Slurm for one task of an array at a time; ``scontrol`` writes down what it is asked for."""
+    """Slurm for one script at a time; ``scontrol`` writes down what it is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, **programs: str) -> None:
+        """``programs`` are further stand-ins by name, as lines of a shell."""
         Path("bin").mkdir()
-        scontrol = Path("bin/scontrol")
-        scontrol.write_text(f'#!/bin/sh\necho "$@" >> {Path.cwd()}/asked\n')
-        scontrol.chmod(0o755)
+        for name, lines in {"scontrol": 'echo "$@" >> asked', **programs}.items():
+            program = Path(f"bin/{name}")
+            program.write_text(f"#!/bin/sh\ncd {Path.cwd()} || exit 1\n{lines}\n")
+            program.chmod(0o755)
 
     def start(self, task: int) -> subprocess.Popen[bytes]:
-        text = Path("out/slurm.sh").read_text()
+        return self.start_script(
+            "out/slurm.sh", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID=str(task)
+        )
+
+    def start_script(self, path: str, **names: str) -> subprocess.Popen[bytes]:
+        text = Path(path).read_text()
         # the script puts its Python first
         text = re.sub(r"^PATH=(.*)$", rf"PATH={Path.cwd()}/bin:\1", text, flags=re.M)
-        names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(task)}
         environment = {**os.environ, **names}
         with Path("log").open("ab") as log:
             return subprocess.Popen(
@@ -102,6 +108,81 @@ def test_every_run_of_a_sweep_is_a_task():
     ray = Path("out/slurm-ray.sh").read_text()
     assert "#SBATCH --nodes=2\n" in ray
     assert '--out out -c engine.name=ray -c "engine.address=$address" &\n' in ray
+
+
+# two nodes: Slurm starts the step on both at once, and each node's Ray runs until the job ends
+SRUN = """
+while [ "$1" != bash ]; do shift; done
+SLURM_NODEID=1 "$@" & SLURM_NODEID=0 "$@"; wait
+"""
+RAY = """
+case "$*" in
+    "status "*) sed 's/.*/ 1 node_x/' started ;;
+    "start --address="*) grep -q head started && echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN $*" >> started ;;
+    *) echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN $*" >> started ;;
+esac
+"""
+# with a signal, it reaches the script once the script handles it, as it does minutes before a time limit
+PYTHON = """
+echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN $*" >> started
+[ -f signal ] || exit 3
+trap 'exit 75' USR1
+until [ $((0x$(sed -n 's/^SigCgt:.//p' /proc/$PPID/status) & 0x200)) -ne 0 ]; do :; done
+kill -USR1 $PPID
+while :; do :; done
+"""
+NODES = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "4"}
+
+
+def test_the_script_for_ray_starts_it_on_all_nodes_and_then_the_command():
+    write("compare", "fedavg", *SMALL)
+    Path("started").touch()
+    slurm = StandIn(srun=SRUN, ray=RAY, python=PYTHON, hostname="echo first", sleep="exit 0")
+    assert slurm.start_script("out/slurm-ray.sh", **NODES).wait(timeout=120) == 3
+    lines = [line.split(" ", 2) for line in Path("started").read_text().splitlines()]
+    ((mode, token),) = {(line[0], line[1]) for line in lines}
+    assert mode == "token"
+    assert re.fullmatch("[0-9a-f]{64}", token)
+    assert [line[2] for line in lines] == [
+        "start --head --port=22345 --num-cpus=4 --include-dashboard=false --block",
+        "start --address=first:22345 --num-cpus=4 --block",
+        f"-m heterophony compare fedavg {' '.join(SMALL)} --out out -c engine.name=ray"
+        " -c engine.address=first:22345",
+    ]
+    assert slurm.read_asked() == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs Linux to see who handles a signal")
+def test_the_script_for_ray_is_queued_again_before_its_time_limit():
+    write("compare", "fedavg", *SMALL)
+    Path("started").touch()
+    Path("signal").touch()
+    slurm = StandIn(srun=SRUN, ray=RAY, python=PYTHON, hostname="echo first", sleep="exit 0")
+    assert slurm.start_script("out/slurm-ray.sh", **NODES).wait(timeout=120) == 75
+    assert slurm.read_asked() == ["requeue 12345"]
+
+
+def test_a_percent_sign_in_a_path_is_not_a_number_of_slurm():
+    script = write("compare", "fedavg", *SMALL, out="100%A")
+    assert f"#SBATCH --output={Path.cwd()}/100%%A/slurm-%A_%a.log\n" in script
+    assert list_tasks(script) == ["resume 100%A/fedavg-0"]
+
+
+def test_an_array_that_may_be_too_large_is_said(monkeypatch):
+    assert "MaxArraySize" not in write("compare", "fedavg", "fedper", *SMALL)
+    monkeypatch.setattr("heterophony.cli.slurm.LARGEST_ARRAY", 1)
+    done = call("slurm", "compare", "fedavg", "fedper", *SMALL, "--out", "out")
+    (said,) = (line for line in done.stderr.splitlines() if "MaxArraySize" in line)
+    assert said.startswith("sbatch refuses 2 tasks if that is more than the cluster's MaxArraySize")
+    assert f"\n# {said}\n" in Path("out/slurm.sh").read_text()
+
+
+@pytest.mark.parametrize("name", ["iid", "Dirichlet"])
+def test_a_partition_of_data_is_not_one_of_slurm(name):
+    said = refused(3, "slurm", "compare", "fedavg", "--out", "out", "--partition", name)
+    wanted = f"-c data.partition.kind={name.lower()}"
+    assert said == f"--partition is Slurm's; for the data write {wanted}"
+    assert not Path("out").exists()
 
 
 def test_a_tune_is_one_task():

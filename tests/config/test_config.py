@@ -12,7 +12,7 @@ from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.config.config import Config, choose_default_model
-from heterophony.config.reading import find_line, parse_toml_value, read_config
+from heterophony.config.reading import apply_override, find_line, parse_toml_value, read_config
 from heterophony.config.sections import (
     AggregationSection,
     DataSection,
@@ -155,6 +155,10 @@ def test_every_key_of_the_example_is_also_a_pair(key):
         ("-1", -1),
         ("1e-2", 0.01),
         ("0.5", 0.5),
+        (".1", 0.1),
+        ("-.5e2", -50.0),
+        ("1.", 1.0),
+        (".", "."),
         ("true", True),
         ("True", "True"),
         ("my data/x.npz", "my data/x.npz"),
@@ -165,6 +169,28 @@ def test_every_key_of_the_example_is_also_a_pair(key):
 )
 def test_a_value_is_toml_or_a_bare_word(text, value):
     assert parse_toml_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("evaluation.metrics=confusion", ["confusion"]),
+        ("evaluation.metrics=f1,auc", ["f1", "auc"]),
+        ("evaluation.metrics=[f1, 'auc']", ["f1", "auc"]),
+        ("data.classes=ill, well", ["ill", "well"]),
+        ("data.classes=1,2", ["1", "2"]),
+        ("data.classes=4", 4),
+        ("data.shape=3,32,32", [3, 32, 32]),
+        ("data.shape=8", [8]),
+        ("training.betas=.9,.99", [0.9, 0.99]),
+        ("training.lr=.1", 0.1),
+        ("training.optimizer=adam", "adam"),
+    ],
+)
+def test_a_list_needs_no_brackets(pair, value):
+    raw: dict = {}
+    section, _, key = apply_override(raw, pair).partition(".")
+    assert raw == {section: {key: value}}
 
 
 def test_pairs_override_the_file_and_later_pairs_earlier_ones(written):

@@ -23,6 +23,7 @@ from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.core.tensors import Tensors
 from heterophony.data.partitions.by_client import read_partition
 from heterophony.data.source import parse_class_names
+from heterophony.data.sources import read_source
 from heterophony.data.sources.arrays import read_npz
 from heterophony.data.sources.image_sets import read_idx
 from heterophony.data.sources.reading import load_npz, open_archive
@@ -138,6 +139,17 @@ def test_a_small_npz_that_becomes_a_huge_one_is_refused(tmp_path, small):
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1, 1 << 22), np.uint8), y=np.zeros(1, int))
     with pytest.raises(DataError, match="bytes would become"):
         read_npz(tmp_path / "a.npz")
+
+
+def test_a_list_of_tokens_that_a_small_file_repeats_is_refused(tmp_path, small):
+    row, pairs = [7] * 3000, np.empty((2000, 2), object)
+    pairs[:] = [[row, 3000]]
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        with (tmp_path / part / "0.npz").open("wb") as file:
+            np.savez_compressed(file, data={"x": pairs, "y": np.zeros(2000, np.int64)})
+    with pytest.raises(DataError, match=r"0.npz: its \d+ bytes would become 48000000"):
+        read_source(str(tmp_path))
 
 
 def test_a_small_archive_that_becomes_a_huge_one_is_refused(tmp_path, small):

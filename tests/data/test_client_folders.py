@@ -283,7 +283,7 @@ WRONG = {
     "data.classes=many": "data.classes: must be a list or a whole number, not 'many'",
     "data.shape=[]": "data.shape: must be whole numbers above 0, not []",
     "data.shape=[3,-1]": "data.shape: must be whole numbers above 0, not [3, -1]",
-    "data.shape=8": "data.shape: must be a list, not 8",
+    "data.shape=big": "data.shape: must be whole numbers above 0, not ['big']",
     "data.partition.kind=iid": "data.partition: cannot be set with data.name = 'own'; leave it out",
     "data.split=official": "data.split: cannot be set with data.name = 'own'; leave it out",
     "data.frozen_augment=true": "data.frozen_augment: cannot be set with data.name = 'own'; leave it out",

@@ -134,7 +134,8 @@ def test_another_column_or_array_can_name_the_clients(tmp_path: Path) -> None:
     assert list(hp.federate(make_splits("site"), users="site").clients) == ORDER
     with pytest.raises(DataError, match=r"has no column 'ward'; it has: image, label, site"):
         hp.federate(make_splits("site"), users="ward")
-    assert len(hp.federate(make_splits("site"), partition="iid", clients=3).clients) == 3
+    with pytest.warns(UserWarning, match="datasets: the column site is not used"):
+        assert len(hp.federate(make_splits("site"), partition="iid", clients=3).clients) == 3
     for data, words in (
         ("digits", "digits has no such column"),
         ((x, y), "arrays have no columns"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +81,85 @@ def test_numbers_without_gaps_are_used_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 4)
     federation = hp.federate(tmp_path / "t.csv", clients=2, partition="iid")
     assert federation.x.tolist() == [[1, 2], [3, 4]] * 4
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (datetime(2020, 1, 5, tzinfo=UTC), "is a date or a time; convert it to a number"),
+        (timedelta(hours=3), "'3:00:00' is a date or a time; convert it to a number"),
+        (np.datetime64("2020-01-05"), "'2020-01-05' is a date or a time; convert it to a number"),
+        ([1, 2], "a cell holds several values; give each a column of its own, or store the"),
+        (np.zeros(1), "a cell holds several values; give each a column of its own, or store the"),
+    ],
+)
+def test_cells_that_are_neither_numbers_nor_texts_are_refused(cell, words):
+    with pytest.raises(DataError) as caught:
+        hp.federate(Frame({"age": [1, 2], "b": [None, cell], "label": [0, 1]}))
+    assert str(caught.value).startswith("the table, row 2, column 'b': ")
+    assert words in str(caught.value)
+
+
+def test_dates_that_are_declared_categories_stay_categories():
+    cells = ["2020-01-05", "90%", "1,5"] * 4
+    frame = Frame({"b": cells, "label": [0, 1] * 6}, {"b": "category"})
+    assert hp.federate(frame, clients=2, partition="iid").columns[0].categories
+
+
+FITTED = Columns([Column("age", fill=40.0), Column("ward", ("a", "b"))])
+
+
+class Row:
+    """A stand-in for a row of a frame, which pandas calls a Series."""
+
+    def to_frame(self) -> Frame:
+        return Frame({})
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "there are no rows"),
+        ({"age": [], "ward": []}, "there are no rows"),
+        (Frame({"age": [], "ward": []}), "there are no rows"),
+        (
+            {"age": [1, 2], "ward": ["a"]},
+            "columns of the rows have different lengths: age 2, ward 1",
+        ),
+        (
+            {"age": 50.0, "ward": "a"},
+            "column 'age' must be a list of values; for a single row, pass",
+        ),
+        (
+            Frame({"age": [1], "ward": ["a"]}, twice="age"),
+            "the table has 2 columns 'age'; rename all",
+        ),
+        (Row(), "one row of a frame must stay a frame: frame.iloc[[0]], not frame.iloc[0]"),
+    ],
+)
+def test_rows_that_cannot_be_encoded_are_one_line(rows, words):
+    with pytest.raises(DataError) as caught:
+        FITTED.encode(rows if FITTED.accepts(rows) else {})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_without_rows_and_one_with_two_equal_columns_are_refused():
+    for frame, words in (
+        (Frame({"age": [], "label": []}), "the table has no rows"),
+        (Frame({"age": [1], "label": [0]}, twice="age"), "the table has 2 columns 'age'; rename"),
+    ):
+        with pytest.raises(DataError, match=words):
+            hp.federate(frame)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_index_that_names_clients_is_a_column(beside):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({k: HELD[k] for k in ("age", "sex", "label")})
+    frame["client"] = HELD["hospital"]
+    whole, indexed = hp.federate(frame), frame.set_index("client")
+    given = (indexed.drop(columns="label"), indexed["label"]) if beside else indexed
+    assert hp.federate(given).clients == whole.clients == ("A", "B")
+    by_ward = frame.rename(columns={"client": "ward"}).set_index("ward")
+    assert hp.federate(by_ward, users="ward").clients == ("A", "B")

@@ -14,8 +14,8 @@ import heterophony as hp
 from helpers.formats import read_as_pfllib, write_leaf, write_pfllib
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError, DataError, FolderError
+from heterophony.data.export import export_federation
 from heterophony.data.federation import Federation
-from heterophony.data.folders import export_federation
 
 
 def export(folder: Path, to: str, *settings: str) -> str:
@@ -156,6 +156,68 @@ def test_a_federation_with_names_is_numbered_for_pfllib_and_read_back(tmp_path):
 def made_pair(seed: int) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     return draw.normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2
+
+
+NAMED = {"client": np.array(["Ward 3", "a/b", "10"])[np.arange(24) % 3]}
+KINDS = {  # examples, labels, and what else is said of them
+    "names of clients": ((24, 3), np.arange(24) % 2, NAMED),
+    "names of classes": ((24, 3), np.array(["well", "ill"])[np.arange(24) % 2], {}),
+    "a class that nobody has": ((24, 3), np.arange(24) % 2, {"classes": 4}),
+    "bytes of four channels": ((24, 5, 5, 4), np.arange(24) % 2, {}),
+    "several labels": ((24, 3), np.eye(3)[np.arange(24) % 3], {"task": "multilabel"}),
+    "tokens": ((24, 6), np.arange(24) % 2, {}),
+}
+
+
+def make_kind(kind: str) -> Federation:
+    shape, y, how = KINDS[kind]
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=shape)
+    if kind in ("bytes of four channels", "tokens"):
+        x = draw.integers(0, 256, shape).astype(np.uint8 if len(shape) == 4 else np.int64)
+    own = how if "client" in how else {"clients": 3, "partition": "iid", **how}
+    return hp.federate((x, y), **own)
+
+
+@pytest.mark.parametrize("to", ["pfllib", "leaf", "huggingface", "npz"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_exported_is_read_back(tmp_path, kind, to):
+    if to == "huggingface":
+        pytest.importorskip("datasets")
+    before = make_kind(kind)
+    advice = {
+        (
+            "several labels",
+            "pfllib",
+        ): "PFLlib is for classification, not for multilabel; use --to npz",
+        ("tokens", "leaf"): "no tokens; use --to npz or --to huggingface",
+        (
+            "names of clients",
+            "npz",
+        ): "'Ward 3' cannot .*; --to huggingface, leaf or pfllib keep any",
+    }
+    if (said := advice.get((kind, to))) is not None:
+        with pytest.raises(DataError, match=said):
+            export_federation(before, to, tmp_path / "out")
+        return
+    export_federation(before, to, tmp_path / "out")
+    after = hp.federate(tmp_path / "out", task=before.task)
+    assert (after.clients, after.labels) == (before.clients, before.labels)
+    for client in before.clients:
+        for part in ("train", "test"):
+            old, new = (next(getattr(f.data(client), part).batches(99)) for f in (before, after))
+            assert all(a.equal(b) for a, b in zip(old, new, strict=True))
+
+
+def test_names_of_classes_are_beside_the_data_only_if_needed(tmp_path):
+    export_federation(make_kind("tokens"), "npz", tmp_path / "plain")
+    assert not (tmp_path / "plain" / "class_names.json").exists()
+    export_federation(make_kind("names of classes"), "npz", tmp_path / "named")
+    assert json.loads((tmp_path / "named" / "class_names.json").read_text()) == ["ill", "well"]
+    given = hp.federate(tmp_path / "named", classes=["a", "b", "c"])
+    assert given.labels == ("a", "b", "c")
+    (tmp_path / "named" / "class_names.json").write_text('{"ill": 0}')  # of the user
+    assert hp.federate(tmp_path / "named").labels == ("0", "1")
 
 
 def test_hugging_face_has_images_or_lines_with_clients(tmp_path):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from helpers.sources import refused
 from heterophony.cli import app
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
-from heterophony.data.folders import export_federation
+from heterophony.data.export import export_federation
+from heterophony.data.folders import find_client_data
 from heterophony.data.sources import SOURCES, find_named_clients, read_source
 from heterophony.data.sources.formats import FORMATS, find_format
 
@@ -91,6 +93,15 @@ def write_csv(folder: Path) -> Path:
     return folder / "t.csv"
 
 
+def write_tables(folder: Path, names: tuple[str, ...] = ("ward 10", "ward 2")) -> Path:
+    folder.mkdir()
+    for age, name in enumerate(names):
+        rows = [f"{age * 10 + i},{'ab'[i % 2]}" for i in range(4)]
+        (folder / f"{name}.csv").write_text("\n".join(["age,label", *rows]) + "\n")
+    (folder / "._ward 2.csv").write_bytes(b"\0")  # of macOS
+    return folder
+
+
 WRITTEN = {
     "PFLlib": write_pfllib,
     "LEAF": write_leaf,
@@ -103,8 +114,9 @@ WRITTEN = {
     "texts by class": lambda folder: write_texts(folder, ("",)),
     "texts by client and class": lambda folder: write_texts(folder, ("ann", "bob")),
     "table": write_csv,
+    "table of each client": write_tables,
 }
-TEXT_FORMATS = ("table", "texts by class", "texts by client and class")
+TEXT_FORMATS = ("table", "table of each client", "texts by class", "texts by client and class")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -156,6 +168,82 @@ def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.xlsx", "; save it as .csv in UTF-8"),
+        ("a.csv.gz", "; unpack it"),
+        ("a.npy", "; store its arrays as .npz: np.savez(path, x=x, y=y)"),
+        (
+            "a.jsonl",
+            "; call it train.jsonl, in a folder of its own, and give the path of the folder",
+        ),
+    ],
+)
+def test_a_file_of_another_format_gets_advice(tmp_path, name, words):
+    assert refused(read_source, f"{tmp_path}/{name}") == f"data.name: there is no {tmp_path}/{name}"
+    assert refused(read_source, name) == f"data.name: there is no {name}"
+    (tmp_path / name).write_bytes(b"junk")
+    said = refused(read_source, str(tmp_path / name))
+    assert said == f"data.name: {tmp_path / name} is in none of the known formats{words}"
+
+
+def test_a_path_beside_the_data_is_told_where_they_are(tmp_path):
+    folder = write_pfllib(tmp_path / "dataset" / "MNIST")
+    head = "data.name: {} is in none of the known formats; "
+    above = folder.parent
+    assert refused(read_source, str(above)) == head.format(above) + (
+        f"but {folder} is data of the format PFLlib: give its path"
+    )
+    assert refused(read_source, str(folder / "test")) == (
+        f"data.name: {folder / 'test'} is a part of PFLlib's data; give the path {folder}"
+    )
+    shutil.rmtree(folder / "test")
+    said = refused(read_source, str(folder))
+    assert said == head.format(folder) + "it has train/*.npz, but no test/*.npz"
+
+
+def test_a_file_that_is_not_there_is_not_looked_for_on_the_internet(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    for name in (f"{tmp_path}/a.parquet", "a.parquet"):
+        assert refused(read_source, name) == f"data.name: there is no {name}"
+
+
+def test_tables_of_clients_are_named_by_their_files(tmp_path):
+    made = hp.federate(write_tables(tmp_path / "wards"))
+    assert made.clients == ("ward 2", "ward 10")
+    rows = torch.cat([made.train["ward 2"], made.test["ward 2"]])
+    assert sorted(made.x[rows].flatten().tolist()) == [10, 11, 12, 13]
+    (tmp_path / "wards" / "ward 2.csv").write_text("age,sex,label\n1,f,a\n")
+    assert "client ward 10 has the columns age, label; client ward 2" in refused(
+        read_source, str(tmp_path / "wards")
+    )
+    split = read_source(str(write_tables(tmp_path / "split", ("train", "test"))))
+    assert (split.official, split.users, split.x[:4, 0].tolist()) == (4, None, [0, 1, 2, 3])
+    assert find_named_clients(str(tmp_path / "split")).names == ()
+    for name in ("train", "test"):
+        (tmp_path / "split" / f"{name}.csv").write_text("age,client,label\n1,b,0\n2,a,1\n3,a,0\n")
+    named = find_named_clients(str(tmp_path / "split"))
+    assert (named.names, named.has_split) == (("a", "b"), True)
+    assert hp.federate(tmp_path / "split").sizes("test") == {"a": 2, "b": 1}
+
+
+def test_files_that_begin_with_a_dot_are_no_data(tmp_path):
+    for write in (write_pfllib, write_leaf, WRITTEN["images by client and class"], write_har,
+                  WRITTEN["arrays of each client"]):  # fmt: skip
+        folder = write(tmp_path / write.__name__.strip("<>"))
+        before = read_source(str(folder))
+        for path in [p for p in folder.rglob("*") if p.is_file()]:
+            path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+        after = read_source(str(folder))
+        assert np.array_equal(before.x, after.x)
+        assert (before.user_names, before.labels) == (after.user_names, after.labels)
+        shutil.rmtree(folder)
+    folder = write_npz(tmp_path / "own").parent
+    (folder / "._a.npz").write_bytes(b"\0")
+    assert find_client_data(folder).keys() == {"a"}
+
+
 def test_settings_that_a_format_does_not_know_are_refused(tmp_path):
     folder = write_images(tmp_path / "set", ("a", "b"))
     for key, value, words in (
@@ -185,6 +273,14 @@ def test_pfllib_keeps_clients_and_split(tmp_path):
                 assert np.array_equal(made.y[rows].numpy(), content["y"])
 
 
+def nest(depth: int) -> list[object]:
+    """A list whose numbers a few bytes repeat 2 ** depth times."""
+    held: list[object] = [1, 1]
+    for _ in range(depth):
+        held = [held, held]
+    return held
+
+
 class Evil:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -201,6 +297,26 @@ class Evil:
         (lambda mark: {"x": np.array([None, 1]), "y": [0, 1]}, "an array of Python objects"),
         (lambda mark: {"x": pair_texts([[1, 2], [3]]), "y": [0, 1]}, "an array of Python objects"),
         (lambda mark: {"x": pair_texts([["a"], ["b"]]), "y": [0, 1]}, "not whole numbers"),
+        (
+            lambda mark: {"x": pair_texts([[nest(12)], [nest(12)]]), "y": [0, 1]},
+            "not whole numbers",
+        ),
+        (
+            lambda mark: {"x": pair_texts([[10**30], [1]]), "y": [0, 1]},
+            "tokens of more than 64 bits",
+        ),
+        (
+            lambda mark: {"x": np.full((2, 3), np.nan), "y": [0, 1]},
+            "example 0 holds NaN or infinity",
+        ),
+        (
+            lambda mark: {"x": np.zeros((2, 1, 4, 4), "f4"), "y": [0, 9]},
+            "config.json says num_classes 4",
+        ),
+        (
+            lambda mark: {"x": np.zeros((2, 1, 4, 4), "f4"), "y": [0, -1]},
+            "label -1 (example 1) is neg",
+        ),
         (lambda mark: {"x": np.zeros(2, "M8[s]"), "y": [0, 1]}, "not of numbers or text"),
         (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "have different lengths"),
         (lambda mark: {"x": [[1.0], [2.0]], "y": np.arange(2)}, "a dict with arrays x and y"),
@@ -225,6 +341,19 @@ def test_a_client_without_a_test_file_and_other_shapes_are_named(tmp_path):
     assert "client '2' has examples float32 (3,)" in refused(read_source, str(folder))
     (folder / "test" / "0.npz").unlink()
     assert refused(read_source, str(folder)) == f"{folder}: client '0' has no file in test"
+
+
+def test_config_of_pfllib_names_clients_and_classes_if_it_has_as_many(tmp_path):
+    folder = write_pfllib(tmp_path / "set")
+    config = folder / "config.json"
+    about = {"num_classes": 4, "class_names": list("dcba"), "client_names": ["w 2", "w 10", "v"]}
+    config.write_text(json.dumps(about))
+    made = hp.federate(folder)
+    assert (made.clients, made.labels) == (("v", "w 2", "w 10"), ("d", "c", "b", "a"))
+    assert len(made.train["v"]) == 8  # client 2 of the files
+    config.write_text(json.dumps({**about, "client_names": ["a", "b"], "class_names": ["d"]}))
+    made = hp.federate(folder)
+    assert (made.clients, made.labels) == (("0", "1", "2"), ("0", "1", "2", "3"))
 
 
 def pair_texts(texts: list[list[object]]) -> np.ndarray:
@@ -272,6 +401,17 @@ def test_femnist_is_images_and_by_user_splits_are_merged(tmp_path):
     named = find_named_clients(str(folder))
     assert (named.names, named.has_split) == (("f2", "f7", "f10"), False)
     assert hp.federate(folder).clients == ("f2", "f7", "f10")
+
+
+def test_users_whom_the_split_of_leaf_leaves_out_are_counted(tmp_path):
+    folder = write_leaf(tmp_path / "set")
+    path = folder / "test" / "all_data_niid_0_keep_0_test_9.json"
+    path.write_text(json.dumps(leaf_part({"f2": 2})))
+    said = (
+        "set: 1 of 2 users, such as 'f10', have no training or no test examples; they are not amo"
+    )
+    with pytest.warns(UserWarning, match=said):
+        assert hp.federate(folder).clients == ("f2",)
 
 
 def test_celeba_reads_the_images_that_it_names(tmp_path):
@@ -379,6 +519,10 @@ def test_reddit_is_sequences_of_tokens(tmp_path):
           "num_samples": [2, 2]}, "x must be lists of numbers of equal length"),
         ({"user_data": {u: {"x": ["good", "bad"], "y": [0, 1]} for u in ("f10", "f2")},
           "num_samples": [2, 2]}, "x is text, but neither names of images nor strings"),
+        ({"user_data": {"f10": {"x": [[1.0], [3.0]], "y": [0, 1]}, "f2": {"x": [[1.0, 2.0]] * 2, "y": [0, 1]}},
+          "num_samples": [2, 2]}, "user 'f10' has examples (1,) with labels (), user 'f2' has (2,)"),
+        ({"user_data": {u: {"x": [[None], [1.0]], "y": [0, 1]} for u in ("f10", "f2")},
+          "num_samples": [2, 2]}, "user 'f2': x holds NaN, infinity or null"),
     ],
 )  # fmt: skip
 def test_damaged_files_of_leaf_are_refused(tmp_path, change, words):

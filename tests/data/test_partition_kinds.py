@@ -361,9 +361,13 @@ def test_users_with_too_few_examples_are_left_out_and_too_few_users_said():
     assert {s.name for s in Natural(min_train=45).allot(source, Terms(2))} == {"2", "3"}
     assert {s.name for s in Natural(min_test=20).allot(source, Terms(1))} == {"3"}
     assert {s.name for s in Natural(test_windows=20).allot(source, Terms(1))} == {"3"}
-    said = r"4 clients, but 3 of 4 users of made have enough examples, '0' does not; lower data\."
-    with pytest.raises(DataError, match=said):
-        Natural(min_size=20).allot(source, Terms(4))
+    said = (
+        r"4 clients, but 3 of 4 users of made have enough examples, '0' does not \((.*)\); lower "
+    )
+    for rule, held in ((Natural(min_size=20), "10 in all"),
+                       (Natural(min_train=9), "7 to train, 3 to test")):  # fmt: skip
+        with pytest.raises(DataError, match=said.replace("(.*)", held)):
+            rule.allot(source, Terms(4))
     with pytest.raises(DataError, match="has no users"):
         Natural().allot(made([0, 1]), Terms(1))
 

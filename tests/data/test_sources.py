@@ -341,8 +341,8 @@ def test_wrong_content_is_refused(tmp_path, content, words):
     [
         ({"x": X}, "it holds: x"),
         ({"y": Y}, "it holds: y"),
-        ({"images": X, "labels": Y}, "it holds: none of them"),
-        ({}, "it holds: none of them"),
+        ({"images": X, "labels": Y}, "it holds: images, labels"),
+        ({}, "it holds: no arrays"),
         ({"x_train": X, "y_train": Y, "x_test": X}, "it holds: x_test, x_train, y_train"),
     ],
 )

@@ -15,8 +15,8 @@ import heterophony as hp
 from helpers.sources import ClassLabel, Image, Rows, Value, install_hub, refused
 from heterophony.config.reading import read_config
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
-from heterophony.data.sources import fetch_dataset, read_source
-from heterophony.data.sources.arrays import unpack_datasets, wrap_arrays
+from heterophony.data.sources import fetch_dataset, huggingface, read_source
+from heterophony.data.sources.arrays import Request, unpack_datasets, wrap_arrays
 
 # One file per client --------------------------------------------------------------------------
 
@@ -145,6 +145,11 @@ class Pairs(Dataset):
         return self.xs[i], self.ys[i]
 
 
+class Broken(Pairs):
+    def __getitem__(self, i):
+        raise OSError(5, "cannot open file")
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([(torch.zeros(2), 0)])
@@ -197,6 +202,7 @@ def test_clients_who_bring_datasets():
         (Pairs([BYTES[0], BYTES[0, :1]], [0, 1]), "example 1 is uint8 (1, 8, 8), example 0 is ui"),
         (Pairs([BYTES[0]], ["cat"]), "example 0 is not a pair of an array and an integer label"),
         (Pairs([BYTES[0]], [0.5]), "example 0 is not a pair of an array and an integer label"),
+        (Broken([BYTES[0]], [0]), "Broken: cannot read example 0: [Errno 5] cannot open file"),
         (TensorDataset(BYTES), "example 0 is not a pair"),
         (TensorDataset(BYTES, LABELS, LABELS), "example 0 is not a pair"),
     ],
@@ -231,11 +237,16 @@ def test_images_and_labels_are_found_by_type(hub, test):
         parts[part] = Rows(rows, id=Value(), img=Image(), **names)
     hub["uoft-cs/cifar100"] = parts
     made = read_source("hf:uoft-cs/cifar100")
-    loaded = hp.federate(parts, clients=2, partition="iid")  # the object itself
+    unused = "datasets: the columns id, coarse_label are not used"
+    with pytest.warns(UserWarning, match=unused):
+        loaded = hp.federate(parts, clients=2, partition="iid")  # the object itself
     assert np.array_equal(loaded.x.numpy(), made.x)
-    assert (loaded.labels, len(hp.federate(parts["train"], clients=2, partition="iid").y)) == (
-        ("a", "b", "c"),
-        4,
+    assert loaded.labels == ("a", "b", "c")
+    with pytest.warns(UserWarning, match=unused):
+        assert len(hp.federate(parts["train"], clients=2, partition="iid").y) == 4
+    both = {**parts, "extra": parts["train"]}
+    assert huggingface.read_splits("set", both, Request()).remark == (
+        "set: the columns id, coarse_label and the split extra are not used"
     )
     expected = [np.asarray(r["img"]).transpose(2, 0, 1) for p in parts.values() for r in p]
     assert made.name == "hf:uoft-cs/cifar100"
@@ -257,6 +268,9 @@ def test_grey_images_and_no_test_split(hub):
     assert read_source("hf:ylecun/mnist").x.shape == (3, 3, 6, 6)
     rows[1]["image"] = Picture.new("L", (7, 6))
     assert "all images must be the same size" in refused(read_source, "hf:ylecun/mnist")
+    rows[1]["image"] = Picture.fromarray(np.full((6, 6), 300, np.uint16))
+    said = refused(read_source, "hf:ylecun/mnist")
+    assert said.startswith("hf:ylecun/mnist: column 'image', row 2 has 16 bits per pixel; convert")
 
 
 def test_shakespeare_of_the_hub_has_users(hub):
@@ -386,6 +400,43 @@ def test_partitions_of_flower_are_clients():
     both = hp.federate(FederatedDataset(train=make_partitions(4, 6), test=make_partitions(2, 3)))
     assert {c: len(r) for c, r in both.train.items()} == {"0": 4, "1": 6}
     assert {c: len(r) for c, r in both.test.items()} == {"0": 2, "1": 3}
+
+
+class NaturalIdPartitioner(Partitioner):
+    """A partitioner that makes one partition of each value of a column."""
+
+    def __init__(self, names: str, *sizes: int) -> None:
+        super().__init__(make_partitions(*sizes).parts)
+        self.partition_id_to_natural_id = dict(enumerate(names))
+
+
+def test_partitions_of_flower_by_a_column_have_its_names():
+    assert hp.federate(NaturalIdPartitioner("cb", 4, 6)).clients == ("b", "c")
+    parts = {"train": NaturalIdPartitioner("cb", 4, 6), "test": NaturalIdPartitioner("bc", 2, 3)}
+    both = hp.federate(FederatedDataset(**parts))
+    assert (both.sizes(), both.sizes("test")) == ({"b": 6, "c": 4}, {"b": 2, "c": 3})
+    parts["test"] = make_partitions(2, 3)
+    assert hp.federate(FederatedDataset(**parts)).clients == ("0", "1")
+    parts["test"] = NaturalIdPartitioner("ab", 2, 3)
+    assert refused(hp.federate, FederatedDataset(**parts)) == (
+        "flwr-datasets: client 'c' has no test partition; partition both splits into the same"
+        " clients, or only train"
+    )
+
+
+def test_partitions_of_the_package_itself_are_clients(monkeypatch):
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    datasets = pytest.importorskip("datasets")
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    rows = {"x": [[float(i), 1.0] for i in range(24)], "label": [i // 3 % 2 for i in range(24)]}
+    held = datasets.Dataset.from_dict({**rows, "ward": [f"w{i % 3}" for i in range(24)]})
+    for rule, clients in (
+        (partitioners.IidPartitioner(2), ("0", "1")),
+        (partitioners.NaturalIdPartitioner("ward"), ("w0", "w1", "w2")),
+    ):
+        rule.dataset = held
+        with pytest.warns(UserWarning, match="flwr-datasets: the column ward is not used"):
+            assert hp.federate(rule).clients == clients
 
 
 def test_partitions_of_flower_that_do_not_fit_are_refused():

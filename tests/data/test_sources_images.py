@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.commands import call
 from helpers.sources import refused
+from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.sources import read_source
+from heterophony.data.sources.folder import decode_image
 
 WNIDS = ["n02", "n01", "n03"]  # the order of the file is the order of the labels
 
@@ -134,7 +137,7 @@ def test_an_image_cut_short_and_a_zip_cut_short_are_refused(tmp_path):
     at = blob.index(files[order[0]]) + 100
     path.write_bytes(blob[:at] + bytes([blob[at] ^ 255]) + blob[at + 1 :])
     said = refused(read_source, "tinyimagenet", str(path))
-    assert said.startswith(f"{path / order[0]} cannot be read (Bad CRC-32")
+    assert said.startswith(f"{path / order[0]} cannot be read (it is cut short or damaged)")
 
 
 def test_a_folder_without_training_images_is_refused(tmp_path):
@@ -185,6 +188,18 @@ def test_train_and_test_with_a_folder_per_class(tmp_path, test):
     assert made.official == 2
 
 
+def test_validation_images_that_are_not_read_are_named(tmp_path):
+    for part in ("train", "val", "test"):
+        for name in ("a", "b"):
+            saved(tmp_path / part / name / "1.png", picture(1, 9))
+    made = read_source(str(tmp_path))
+    assert (made.official, len(made.y)) == (2, 4)
+    said = f"{tmp_path / 'val'} is not used, because there is a folder test"
+    assert made.remark == said
+    shown = call("data", "show", tmp_path).stderr
+    assert "is not used, because there is a folder test" in " ".join(shown.split())
+
+
 def test_grey_among_colour_becomes_colour(tmp_path):
     saved(tmp_path / "a" / "1.png", picture(1, 5, "L"))
     saved(tmp_path / "b" / "2.png", picture(2, 5))
@@ -211,3 +226,37 @@ def test_a_damaged_image_and_an_empty_folder_are_refused(tmp_path):
     for content in (b"", b"no image", blob[:60], blob[:-30]):
         path.write_bytes(content)
         assert refused(read_source, str(tmp_path)).startswith(f"{path} is not a readable image")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype", "words"),
+    [
+        (
+            "png",
+            np.uint16,
+            "has 16 bits per pixel; convert it to 8 bits, or store arrays of floats",
+        ),
+        (
+            "tif",
+            np.uint16,
+            "has 16 bits per pixel; convert it to 8 bits, or store arrays of floats",
+        ),
+        ("tif", np.int32, "has 32 bits per pixel; convert it to 8 bits, or store arrays of floats"),
+        (
+            "tif",
+            np.float32,
+            "has 32 bits per pixel; convert it to 8 bits, or store arrays of floats",
+        ),
+        ("tif", np.uint8, "holds 2 images; store each in a file of its own"),
+        ("gif", np.uint8, "holds 2 images; store each in a file of its own"),
+    ],
+)
+def test_images_that_bytes_cannot_hold_are_refused(tmp_path, suffix, dtype, words):
+    for name in ("a", "b"):
+        saved(tmp_path / name / f"1.{suffix}", picture(1, 5, "L"))
+    made = [Image.fromarray(np.full((5, 5), value, dtype)) for value in (44, 7)]
+    path = tmp_path / "a" / f"1.{suffix}"
+    made[0].save(path, save_all=dtype == np.uint8, append_images=made[1:])
+    assert refused(read_source, str(tmp_path)).startswith(f"{path} {words}")
+    with pytest.raises(DataError, match=words):
+        decode_image(path.read_bytes(), path)

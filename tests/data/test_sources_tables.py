@@ -28,7 +28,13 @@ def write(path: Path, rows: list[str], end: str = "\n") -> Path:
 
 @pytest.mark.parametrize(
     ("name", "delimiter", "end"),
-    [("t.csv", ",", "\r\n"), ("t.CSV", ";", "\n"), ("t.tsv", "\t", "\n")],
+    [
+        ("t.csv", ",", "\r\n"),
+        ("t.CSV", ";", "\n"),
+        ("t.tsv", "\t", "\n"),
+        ("t.csv", "\t", "\n"),
+        ("t.csv", ",", "\r"),
+    ],
 )
 def test_a_table_has_numbers_labels_and_clients(
     tmp_path: Path, name: str, delimiter: str, end: str
@@ -78,6 +84,40 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
         (["age,label", "1,3", "1,4"], "the labels are 3, 4"),
         (["age,label", "1,0", f"2,{'9' * 5000}"], "row 2, .* a number of 5000 digits is too large"),
         (["age,label", "inf,0", "1,1"], "column 'age': a number is infinite or too large"),
+        (
+            ["crp;label", "1,5;0", "2;1", "3,5;1"],
+            "row 1, column 'crp': '1,5' has a decimal comma; wr",
+        ),
+        (
+            ["crp;label", "7;0", "8;1", "3,5;1"],
+            "row 3, column 'crp': '3,5' has a decimal .* write 3.5",
+        ),
+        (["crp;label", "1.234,5;0", "2;1"], "'1.234,5' has a decimal comma; write 1234.5"),
+        (["cost,label", '"1,200",0', '"2,300",1'], "'1,200' has a comma; write 1200 or 1.200"),
+        (["cost,label", '"1,200.5",0', '"2,300",1'], "'1,200.5' has a comma; write 1200.5"),
+        (
+            ["sat,label", "90%,0", "8.5 %,1"],
+            "column 'sat': '90%' is a percentage; convert it to a num",
+        ),
+        (
+            ["day,label", "2020-01-05,0", "2020-01-06 12:30,1"],
+            "'2020-01-05' is a date or a time; conv",
+        ),
+        (
+            ["day,label", "5.1.2020,0", "?,1"],
+            "column 'day': '5.1.2020' is a date or a time; convert",
+        ),
+        (
+            ["day,label", "12:30,0", "11:00,1"],
+            "column 'day': '12:30' is a date or a time; convert it",
+        ),
+        (
+            ["age,label", "1,0.25", "2,1"],
+            "row 1, column 'label': '0.25' is not a whole number; for num",
+        ),
+        (["age,label", "1,a", "2,a"], "all rows have the label 'a'; there must be two classes"),
+        (["age,label", "1,0", "2,0.0"], "all rows have the label '0'; there must be two classes"),
+        (["age,label", "1,0", "2,1\0"], "it holds a zero byte, so it is damaged"),
     ],
 )
 def test_a_wrong_table_is_explained(tmp_path: Path, rows: list[str], message: str) -> None:
@@ -85,12 +125,35 @@ def test_a_wrong_table_is_explained(tmp_path: Path, rows: list[str], message: st
         read_source(str(write(tmp_path / "t.csv", rows)))
 
 
+def test_a_cell_in_quotes_may_hold_line_breaks(tmp_path: Path) -> None:
+    text = "one\ntwo\u2028three\x0cfour"
+    path = write(tmp_path / "t.csv", ["text,label", f'"{text}",0', "short,1"])
+    x = read_source(str(path)).x
+    assert bytes(int(t) - 1 for t in x[0] if t) == text.encode()
+
+
+def test_labels_of_a_table_may_be_whole_floats_and_names_that_look_like_numbers(
+    tmp_path: Path,
+) -> None:
+    path = str(write(tmp_path / "t.csv", ["age,label", "1,0.0", "2,1.0", "3,1"]))
+    source = read_source(path)
+    assert (source.labels, source.y.tolist()) == (("0", "1"), [0, 1, 1])
+    path = str(write(tmp_path / "v.csv", ["age,label", "1,3.11", "2,3.9"]))
+    source = read_source(path, classes=["3.9", "3.11"])
+    assert (source.labels, source.y.tolist()) == (("3.9", "3.11"), [1, 0])
+    path = str(write(tmp_path / "one.csv", ["age,label", "1,a", "2,a"]))
+    assert read_source(path, classes=["a", "b"]).labels == ("a", "b")
+
+
 def test_unreadable_tables_and_unsuitable_settings_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_source(str(tmp_path / "missing.csv"))
-    (tmp_path / "latin.csv").write_bytes("größe,label\n1,0\n".encode("latin-1"))
-    with pytest.raises(DataError, match="UTF-8"):
-        read_source(str(tmp_path / "latin.csv"))
+    for code in ("latin-1", "utf-16"):
+        (tmp_path / "latin.csv").write_bytes("größe,label\n1,0\n".encode(code))
+        name = code.replace("-1", "1").replace("utf16", "utf-16")
+        said = f"it is not text in UTF-8; save it as UTF-8 .iconv -f {name} -t utf-8 latin.csv"
+        with pytest.raises(DataError, match=said):
+            read_source(str(tmp_path / "latin.csv"))
     path = str(write(tmp_path / "t.csv", ROWS))
     with pytest.raises(DataError, match=r"row 2: label 'well' is not in data.classes"):
         read_source(path, classes=["sick", "fine"])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image as Picture
 from typer.testing import CliRunner
 
 import heterophony as hp
+from helpers import commands
 from helpers.formats import HELD, Frame
 from helpers.sources import ClassLabel, Image, Rows, Value, install_hub, refused
 from heterophony.cli import app
 from heterophony.core.errors import DataError
-from heterophony.data.folders import export_federation
+from heterophony.data.export import export_federation
 from heterophony.data.sources import find_named_clients, read_source
 from heterophony.data.sources.formats import find_format
 
@@ -57,6 +61,19 @@ def test_a_frame_beside_its_labels_is_a_table(tmp_path):
             hp.federate(wrong)
 
 
+def test_frames_for_training_and_test_are_one_table():
+    train, test = ({k: v[at] for k, v in HELD.items()} for at in (slice(4), slice(4, None)))
+    frames = {"train": Frame(train), "test": Frame(test)}
+    made = hp.federate(frames, users="hospital")
+    assert made.clients == ("A", "B")
+    assert sorted(torch.cat(list(made.train.values())).tolist()) == [0, 1, 2, 3]
+    beside = {
+        part: (Frame({k: v for k, v in held.items() if k != "label"}), held["label"])
+        for part, held in (("train", train), ("test", test))
+    }
+    assert hp.federate(beside, users="hospital").sha256 == made.sha256
+
+
 def make_rows(count: int, first: int = 0) -> Rows:
     rows = [{"f": [float(first + i), 1.0], "label": i % 2} for i in range(count)]
     return Rows(rows, f=type("List", (), {})(), label=ClassLabel(["no", "yes"]))
@@ -88,6 +105,11 @@ def test_missing_labels_and_images_are_named(monkeypatch):
     rows = [{"f": [1.0], "label": label} for label in (0, -1, 1)]
     features = {"f": type("List", (), {})(), "label": ClassLabel(["no", "yes"])}
     sets["a/b"] = {"train": Rows(rows, **features)}
+    assert refused(read_source, "hf:a/b") == "hf:a/b, row 2: the label is missing; remove the row"
+    number = type("Number", (), {"dtype": "float32"})
+    features = {"f": number(), "label": ClassLabel(["no", "yes"])}
+    rows = [{"f": 1.0, "label": label} for label in (0, -1, 1)]
+    sets["a/b"] = {"train": Rows(rows, **features)}  # as a table
     assert refused(read_source, "hf:a/b") == "hf:a/b, row 2: the label is missing; remove the row"
     rows = [{"image": None, "label": 0}]
     sets["a/c"] = {"train": Rows(rows, image=Image(), label=ClassLabel(["no"]))}
@@ -171,6 +193,30 @@ def test_data_sets_in_files_are_read_and_damaged_ones_refused(tmp_path):
         assert refused(read_source, str(where)).startswith(f"data.name: cannot read {where}: ")
 
 
+def test_a_row_without_a_readable_image_is_named(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
+    )
+    whole = io.BytesIO()
+    Picture.new("L", (4, 4)).save(whole, "PNG")
+    good = {"bytes": whole.getvalue(), "path": None}
+    for bad, reason in (
+        ({"bytes": b"junk", "path": None}, ""),
+        ({"bytes": None, "path": "/nowhere/a.png"}, " (No such file or directory)"),
+    ):
+        rows = {"image": [good, good, bad, good], "label": [0, 1, 0, 1]}
+        made = datasets.Dataset.from_dict(rows, features=features)
+        said = f"column 'image', row 3: not a readable image{reason}"
+        assert refused(hp.federate, made) == f"datasets: {said}"
+    made = datasets.Dataset.from_dict(
+        {"image": [{"bytes": b"junk", "path": None}], "label": [0]}, features=features
+    )
+    made.to_parquet(tmp_path / "set.parquet")
+    shown = commands.refused(3, "data", "show", tmp_path / "set.parquet")
+    assert shown == "set.parquet: column 'image', row 1: not a readable image"
+
+
 @pytest.mark.parametrize("kind", ["images", "numbers"])
 def test_hugging_face_to_heterophony_is_the_identity(tmp_path, kind):
     pytest.importorskip("datasets")
@@ -197,8 +243,6 @@ def test_the_format_of_a_data_set_does_not_matter(kind):
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
     )
-    from PIL import Image as Picture
-
     pictures = [Picture.new("RGB", (4, 4), (i, 2, 3)) for i in range(8)]
     made = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1] * 4}, features=features)
     plain, formatted = (

@@ -8,6 +8,9 @@ from typer.testing import CliRunner, Result
 
 from heterophony.cli import app
 
+# all settings for which digits have defaults of their own, so that no note says which apply
+TRAINING = ("training.batch=20", "training.lr=0.01", "training.momentum=0.9")
+
 
 def call(*words: str | Path) -> Result:
     """Call a command and return its result; raise any exception but SystemExit."""

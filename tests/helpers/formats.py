@@ -58,9 +58,14 @@ class Series(list):
 class Frame:
     """A stand-in for a DataFrame of pandas."""
 
-    def __init__(self, columns: dict[str, list[object]], dtypes: dict[str, str] | None = None):
-        self.columns, self._held = list(columns), columns
-        self.dtypes = [(dtypes or {}).get(name, "object") for name in columns]
+    def __init__(
+        self,
+        columns: dict[str, list[object]],
+        dtypes: dict[str, str] | None = None,
+        twice: str | None = None,
+    ) -> None:
+        self.columns, self._held = [*columns, *filter(None, [twice])], columns
+        self.dtypes = [(dtypes or {}).get(name, "object") for name in self.columns]
         self.shape = (len(next(iter(columns.values()))), len(columns))
 
     def __getitem__(self, name: str) -> Series:

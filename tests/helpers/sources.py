@@ -82,6 +82,11 @@ def install_hub(monkeypatch) -> dict[str, dict[str, Rows]]:
 
     package = ModuleType("datasets")
     package.load_dataset = load_dataset
+    package.are_progress_bars_disabled = lambda: True
+    package.disable_progress_bars = lambda: None
+    package.logging = SimpleNamespace(
+        get_verbosity=lambda: 30, set_verbosity=lambda level: None, set_verbosity_error=lambda: None
+    )
     package.config = SimpleNamespace(HF_DATASETS_CACHE="/somewhere/datasets")
     monkeypatch.setitem(sys.modules, "datasets", package)
     return sets

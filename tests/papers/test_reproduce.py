@@ -35,6 +35,7 @@ from heterophony.papers.reproduce import (
     TableSelection,
     build_result,
     create_run_folders,
+    describe_number,
     list_unfinished,
     run_table,
 )
@@ -226,6 +227,20 @@ def line(
 ) -> ComparedNumber:
     seeds, ours, late = tuple(values), tuple(values.values()), tuple((last10 or values).values())
     return ComparedNumber(row, column, "digits", "P", None, seeds, ours, late, "no number printed")
+
+
+@pytest.mark.parametrize(
+    ("measure", "values", "ends"),
+    [
+        ("G", {0: 99.0, 1: 100.0}, (93.1469, 100.0)),
+        ("P", {0: 0.0, 1: 1.0}, (0.0, 6.8531)),
+        ("G_loss", {0: 0.0, 1: 1.0}, (0.0, 6.8531)),
+        ("score", {0: 0.0, 1: 1.0}, (-5.8531, 6.8531)),
+    ],
+)
+def test_an_interval_ends_at_what_is_possible(measure, values, ends):
+    found = describe_number(replace(line("a", values), measure=measure))
+    assert found["ci95"] == pytest.approx(ends, abs=1e-4)
 
 
 FEW = "2 seeds, too few to tell it from chance"

@@ -19,7 +19,7 @@ from heterophony.algorithms import get_display_name
 from heterophony.report.page import html, page_data
 from heterophony.results import comparison, runs
 from heterophony.results import overview as costs
-from heterophony.results.comparison_tables import export_comparison
+from heterophony.results.comparison_tables import COLUMNS, PERCENTAGES, export_comparison
 from heterophony.results.statistics import compute_confidence_interval
 from heterophony.runs.curves import compute_curves
 from heterophony.runs.summary import summarise
@@ -137,6 +137,38 @@ def test_the_table_has_the_values_of_the_result(tab: Any) -> None:
     assert (told["G best"], told["seconds"], told["simulated s"]) == ("–", "15.0", "100.0")
     means = [summarise(EVENTS["fedavg", seed]).G.best for seed in (0, 1)]
     assert shown["FedAvg"][titles.index("G best")].split(" ± ")[0] == f"{100 * fmean(means):.2f}"
+
+
+RARE = ("below_local", "G.chosen", "P.chosen", "simulated")
+
+
+@pytest.mark.parametrize(("left_out", "tables"), [((), 2), (RARE, 1)])
+def test_all_columns_of_the_comparison_fit(
+    visit: Open,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left_out: tuple[str, ...],
+    tables: int,
+) -> None:
+    usual = {key: 0.98 if key in PERCENTAGES else 12345.6 for key in COLUMNS if key not in left_out}
+    usual |= {"G.loss": 2.31, "P.loss": 2.31, "work": 1.25}
+
+    def measure(summary: Any) -> dict[str, float]:
+        return {key: value * (1 - 0.02 * summary.seed) for key, value in usual.items()}
+
+    monkeypatch.setattr(comparison, "extract_measures", measure)
+    for seed in range(10):
+        for name in ("fedavg", "fedyogi"):
+            stored(tmp_path / f"{name}-{seed}", played(RIGHT["fedavg", 0], name, seed))
+    tab = visit(runs.load_runs([tmp_path]))
+    shown = tab.locator("#table, #cost-table:not([hidden])")
+    widths = shown.evaluate_all("all => all.map(e => [e.scrollWidth, e.clientWidth])")
+    assert len(widths) == tables
+    assert all(0 < needed <= there for needed, there in widths)
+    titles = shown.locator("thead th:not(:first-child)").all_text_contents()
+    assert sorted(titles) == sorted(["seed", *(COLUMNS[key].title for key in usual)])
+    if tables > 1:
+        assert table_of(tab, "#cost-table")["FedAvg"][0].startswith("11234.5 ± 7")
 
 
 def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[runs.Run]) -> None:

@@ -135,7 +135,8 @@ def test_seeds_are_aggregated(compared: Path) -> None:
     for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.65, 0.15), ("worst10", 0.75, 0.25)):
         spread, half = row["over_seeds"][key], 12.7062 * std  # Student's, of two values
         assert (spread["mean"], spread["std"]) == pytest.approx((mean, std))
-        assert spread["ci95"] == pytest.approx([mean - half, min(mean + half, 1.0)], abs=1e-4)
+        ends = [max(mean - half, 0.0), min(mean + half, 1.0)]
+        assert spread["ci95"] == pytest.approx(ends, abs=1e-4)
     assert row["std"] == pytest.approx(0.125)  # 0.25 and 0
     assert (row["MB_up"], row["MB_down"], row["seconds"]) == (3.0, 6.0, 3.0)
     assert format_cell(found.get_cell("G.best"), COLUMNS["G.best"]) == "80.00 ± 20.00"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import product
 from math import sqrt
+from statistics import fmean, pstdev
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from heterophony.results import statistics as significance
-from heterophony.results.comparison import Spread
+from heterophony.results.comparison import Spread, compute_difference, find_bounds
 from heterophony.results.statistics import (
     ConfidenceInterval,
     apply_holm_correction,
@@ -57,10 +58,33 @@ def test_the_interval_of_three_values_is_as_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx((2 - half, 2 + half), abs=1e-6)
 
 
-def test_the_interval_of_accuracies_ends_at_100_percent() -> None:
-    free, limited = (Spread.from_values([0.9, 1.0], *highest) for highest in ((), (1.0,)))
-    assert free.ci95[1] > 1
-    assert limited.ci95 == (free.ci95[0], 1.0)
+@pytest.mark.parametrize(
+    ("key", "values", "task", "ends"),
+    [
+        ("P.last10", [0.7, 1.0], None, (0, 1)),
+        ("worst10", [0.0, 0.5], "classification", (0, 1)),
+        ("below_local", [0.0, 1.0], None, (0, 1)),
+        ("P.last10", [0.0, 0.5], "regression", (None, 1)),  # R² may be negative
+        ("std", [0.1, 0.5], None, (0, None)),
+        ("P.loss", [0.1, 2.0], None, (0, None)),
+        ("P.loss", [-0.1, 2.0], None, (None, None)),  # of a user
+        ("MB_up", [0.1, 5.0], None, (0, None)),
+        ("seconds", [0.1, 5.0], None, (0, None)),
+    ],
+)
+def test_an_interval_ends_at_what_is_possible(key, values, task, ends) -> None:
+    free = Spread.from_values(values).ci95
+    assert free[0] < 0
+    assert free[1] > 1
+    wanted = [own if end is None else end for own, end in zip(free, ends, strict=True)]
+    found = Spread.from_values(values, *find_bounds(key, values, task))
+    assert list(found.ci95) == wanted
+    assert (found.mean, found.std) == (fmean(values), pstdev(values))
+
+
+def test_the_interval_of_a_difference_has_no_bounds() -> None:
+    assert compute_difference([0.9, 0.1], [0.1, 0.9]).ci95[0] < -1
+    assert compare_pairs([0.9, 0.1], [0.1, 0.9]).interval.high > 1
 
 
 def test_one_value_has_no_interval() -> None:

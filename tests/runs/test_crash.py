@@ -190,6 +190,7 @@ def test_the_command_accepts_only_ends_that_are_told(tmp_path):
     exists = "error: board/entry already exists; remove it to add the entry again"
     for code, said in ((0, ""), (-signal.SIGKILL, ""), (3, exists)):
         check(code, said, "leaderboard", tmp_path)
+    check(1, "(raylet) Raylet is terminated. Termination is unexpected.", "ray", tmp_path)
     for code, said in ((3, ""), (1, f"Traceback …\n{exists}"), (-signal.SIGSEGV, exists)):
         with pytest.raises(Exception, match=f"exited with code {code}"):
             check(code, said, "leaderboard", tmp_path)

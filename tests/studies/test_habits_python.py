@@ -7,6 +7,7 @@ import sys
 import tomllib
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,12 +29,23 @@ def run(clients, **how):
 
 
 class Recording(hp.FedAvg):
+    name: object = "own"
     value: object = None
 
     def local(self, client):
         update = super().local(client)
-        client.metrics["own"] = type(self).value
+        client.metrics[type(self).name] = type(self).value
         return update
+
+
+class Counting(Recording):
+    name, value = 1, 2.0
+
+
+def test_a_metric_without_a_name_is_one_line(clients):
+    words = r"client.metrics\[1\]: the name must be a text, not int; write client.metrics\['1'\]$"
+    with pytest.raises(ConfigError, match=words):
+        run(clients, algorithm=Counting)
 
 
 def test_a_tensor_of_one_number_is_a_metric_and_others_are_explained(clients):
@@ -66,11 +78,23 @@ def test_a_function_selects_the_clients_of_a_round(clients, tmp_path):
             "returned 'nobody', which is not among the clients of round 0",
         ),
         (lambda t, names, seed: 3, "returned 3; it must return a list of clients"),
+        (lambda t, names, seed: [9], "returned '9', which is not among the clients of round 0"),
+        (
+            lambda t, names: names,
+            r"the function fails in round 0 \(TypeError: .*\); it must be a function of",
+        ),
+        (lambda t, names, seed: 1 / 0, r"in round 0 \(ZeroDivisionError: division by zero\)"),
         ("all", "a function of \\(t, clients, seed\\), not 'all'"),
         (hp.Uniform, "must be a share, a number, a rule such as"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, participation=wrong)
+
+
+@pytest.mark.parametrize("found", [[3, 1], np.array([1, 3]), np.array(["1", "3"]), ("3", "1")])
+def test_a_function_may_return_an_array_or_numbers(clients, found):
+    result = run(clients, participation=lambda t, names, seed: found, rounds=1)
+    assert [e["clients"] for e in result.events if e["event"] == "round"] == [["1", "3"]]
 
 
 def test_training_can_differ_by_client(clients, tmp_path):
@@ -92,6 +116,10 @@ def test_training_can_differ_by_client(clients, tmp_path):
         ({"9": slow}, "training: there is no client '9'"),
         ({"0": 0.1}, "training of client '0': must be hp.Training"),
         (0.1, "training: must be hp.Training"),
+        (
+            {"lr": 0.1, "epochs": 2},
+            r"training: a dict is by client; write hp.Training\(lr=0.1, epochs=2\)$",
+        ),
         (
             {"0": hp.Training(optimizer="adam")},
             "is only defined for training.optimizer = 'sgd', not 'adam'",
@@ -171,6 +199,10 @@ def test_unsuitable_optimisers_and_schedules_are_refused(clients):
             "betas: the optimizer is a function",
         ),
         (
+            {"schedule": torch.optim.lr_scheduler.StepLR(torch.optim.SGD([parameter]), 1)},
+            "or a function, not a StepLR$",
+        ),
+        (
             {"schedule": halve, "warmup": 2},
             "warmup: the schedule is a function; set this in the function",
         ),
@@ -185,6 +217,12 @@ def test_unsuitable_optimisers_and_schedules_are_refused(clients):
         ({"optimizer": lambda groups: 3}, "must return a torch.optim.Optimizer, not int"),
         ({"optimizer": halve}, "training.optimizer: halve fails for a list of groups"),
         ({"schedule": lambda t, rounds: -1.0}, "the factor of round 0 must be at least 0, not -1"),
+        (
+            {"schedule": lambda t: 1.0},
+            r"fails for round 0 of 2 \(TypeError: .*\); it must be a function of \(round, rounds\)",
+        ),
+        ({"schedule": lambda t, rounds: "linear"}, "ValueError: could not convert string to float"),
+        ({"schedule": torch.optim.lr_scheduler.StepLR}, "TypeError: int is not an Optimizer"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=hp.Training(**how))

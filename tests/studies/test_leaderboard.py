@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from helpers.commands import call, refused
+from heterophony.papers.leaderboard import build_ranking_table, build_rankings, read_leaderboard
+from heterophony.results.table import render_markdown
 
 SMALL = ("rounds=2", "data.clients=3", "training.steps=2", "model.name=mlp", "engine.name=serial")
 OWN = '''"""FedAvg by another name."""
@@ -63,6 +65,22 @@ def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_
     assert shown.exit_code == 0
     assert "a rank needs 5 seeds" in shown.stderr
     assert "http" not in page.read_text().split('id="data"')[0].replace("http-equiv", "")
+
+
+def test_intervals_end_at_what_is_possible_and_their_halves_do_not(board, tmp_path):
+    shutil.copytree(board, tmp_path / "board")
+    for path in (tmp_path / "board").glob("*/entry.json"):
+        entry = json.loads(path.read_text())
+        for i, result in enumerate(entry["seeds"].values()):
+            result["measures"] |= {"P.last10": float(i == 0), "seconds": float(i == 0)}
+        path.write_text(json.dumps(entry))
+    (ranking,) = build_rankings(read_leaderboard(tmp_path / "board"))
+    for row in ranking.rows:
+        low, high = row.intervals["P.last10"]  # of 1, 0, 0
+        assert (low, high) == pytest.approx((1 / 3 - 1.4342, 1 / 3 + 1.4342), abs=1e-4)
+        assert row.to_dict()["intervals"]["P.last10"] == (0.0, 1.0)
+        assert row.to_dict()["intervals"]["seconds"] == (0.0, high)
+    assert "33.33 ± 143.42" in render_markdown(build_ranking_table(ranking))
 
 
 def test_a_column_that_no_entry_has_is_left_out(board, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections import UserDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -194,8 +195,20 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
             "client 1 has examples of shape (2,) and type float32, client 0 of (5,) and float32",
         ),
         ("nonsense", "data.name: 'nonsense' is neither a data set"),
+        (None, "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of torch"),
+        (5, "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of torch"),
+        ((x for x in (X, Y)), "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or"),
+        ({1, 2}, "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of"),
+        (UserDict(x=X, y=Y), "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or"),
+        (np.stack([X, X]), "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or Data"),
+        (hp.Federation, "data: is the class Federation; pass an object of it"),
+        ({"a": None}, "every client needs (x, y) or (x_train, y_train, x_test, y_test); client a has "
+                      "None"),
+        ({"a": "xy"}, "every client needs (x, y) or (x_train, y_train, x_test, y_test); client a has "
+                      "an object of type str"),
+        ({"train": (X, Y), "test": None}, "every client needs (x, y)"),
     ],
-)
+)  # fmt: skip
 def test_data_that_cannot_be_dealt_are_said(data, said):
     with pytest.raises(DataError) as caught:
         hp.federate(data, clients=2)

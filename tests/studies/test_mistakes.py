@@ -82,11 +82,41 @@ def test_classes_can_be_given(tmp_path):
     assert hp.federate([(X, y)], classes=["a", "b", "c", "d"]).labels == ("a", "b", "c", "d")
     np.savez(tmp_path / "a.npz", x=X, y=y)
     assert hp.federate(tmp_path / "a.npz", classes=5, **how).classes == 5
-    assert said(DataError, hp.federate, (X, y), classes=3) == "arrays: labels must be 0 … 2"
+    assert said(DataError, hp.federate, (X, y), classes=3) == (
+        "arrays: labels must be 0 … 2, but example 2 has 3; number the labels 0, 1, … (y - 1), or list"
+        " all classes (data.classes)"
+    )
     assert said(ConfigError, hp.federate, (X, y), classes=["a", "a"]).startswith("data.classes: a")
     assert said(ConfigError, hp.federate, (X, y), classes="abcd").startswith("data.classes: must")
     text = said(ConfigError, hp.federate, "digits", classes=10)
     assert text == "data.classes: digits has its own classes; leave it out"
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (
+            X,
+            np.resize([0.0, 1.0], 12),
+            "float64 (12,); if they are classes, use y.astype(int); for",
+        ),
+        (X, np.resize([0.0, 0.5], 12), "(example 1 has '0.5'); for numbers set task='regression'"),
+        (
+            X,
+            np.eye(3)[np.resize([0, 1, 2], 12)],
+            "(12, 3); if they are one-hot, use y.argmax(1); set",
+        ),
+        (X, np.ones((12, 3)), "float64 (12, 3); set task='regression', 'multilabel' or 'sequence'"),
+        (["a"] * 12, np.resize([0, 1], 12), "arrays: the examples are texts; pass a frame with"),
+        (
+            np.array(["a"] * 12, object),
+            np.resize([0, 1], 12),
+            "arrays: the examples are texts; pass",
+        ),
+    ],
+)
+def test_labels_and_examples_of_other_types_get_a_hint(x, y, words):
+    assert words in said(DataError, hp.federate, (x, y), clients=2)
 
 
 # Images ---------------------------------------------------------------------------------------

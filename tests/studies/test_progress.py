@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from helpers.commands import call
+from helpers.commands import TRAINING, call
 from helpers.support import played
 from heterophony.cli import terminal
 from heterophony.core import status_line
@@ -159,7 +159,7 @@ def test_slow_work_is_named_and_quick_work_is_not(monkeypatch, capsys):
 
 
 def test_the_command_line_prints_a_line_and_keeps_json_clean(tmp_path):
-    settings = ("rounds=1", "data.clients=2", "training.epochs=1", "engine.name=serial")
+    settings = ("rounds=1", "data.clients=2", *TRAINING, "engine.name=serial")
     pairs = [word for s in settings for word in ("-c", s)]
     done = call("run", *pairs, "--out", tmp_path / "run", "--json")
     assert json.loads(done.stdout)["rounds"] == 1

@@ -135,7 +135,11 @@ def test_a_sweep_holds_examples_out_unless_it_is_told_otherwise():
 def test_every_combination_has_every_seed():
     notes: list[str] = []
     sweep = build_sweep(
-        None, ["algorithm.name=fedprox"], ["lr=0.1,0.2", "mu=0,1"], [3, 4], note=notes.append
+        None,
+        ["algorithm.name=fedprox", "data.name=fmnist"],
+        ["lr=0.1,0.2", "mu=0,1"],
+        [3, 4],
+        note=notes.append,
     )
     found = [spec.config for spec in sweep.list_specs()]
     assert [(c.training.lr, c.algorithm.mu, c.top.seed) for c in found] == [

@@ -14,14 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 import heterophony as hp
+from helpers.commands import TRAINING
 from helpers.support import CALM, calm, played
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.runs.curves import compute_curves
 from heterophony.trackers import CLASSES, select_trackers
 
-QUICK = [w for s in ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial")
-         for w in ("-c", s)]  # fmt: skip
+SETTINGS = ("rounds=2", "data.clients=4", "training.epochs=1", *TRAINING, "engine.name=serial")
+QUICK = [w for s in SETTINGS for w in ("-c", s)]
 
 
 def needs(package: str) -> pytest.MarkDecorator:

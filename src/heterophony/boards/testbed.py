@@ -29,7 +29,13 @@ from ..core.errors import (
     HeterophonyError,
     suggest_or_list,
 )
-from ..core.files import open_to_append, read_json, translate_disk_errors, write_json
+from ..core.files import (
+    open_to_append,
+    read_json,
+    remove_unfinished_files,
+    translate_disk_errors,
+    write_json,
+)
 from ..core.randomness import make_generator
 from ..data.source import check_names_on_boards
 from ..engines import child_processes
@@ -164,9 +170,12 @@ def run_and_report(pipe: Connection, work: Callable[..., None], *args: object) -
 
 
 def run_server(send: SendMessage, folder: Path, enrolment: Enrolment) -> None:
-    """Run the server. The testbed holds the lock of the run folder."""
+    """Run the server. The testbed holds the lock of the run folder, and boards write below it."""
+    run = RunFolder(folder)
+    remove_unfinished_files(folder, below=False)  # of a server that was killed
+    remove_unfinished_files(run.commits_folder)
     config = read_config(folder / "config.toml", trust=True)  # the testbed wrote it
-    serve(config, RunFolder(folder), enrolment, RUN_NAME, ServerHooks(send, send))
+    serve(config, run, enrolment, RUN_NAME, ServerHooks(send, send))
 
 
 def run_board(

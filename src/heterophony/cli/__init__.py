@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
 from . import boards, data, fleet, lists, reports, reproduce, runs, search, slurm
+from .completion import join_words_of_bash
 from .terminal import print_error
 
 OBJECTS_TO_COLLECTION = 20_000  # Python's 700 collects hundreds of times while torch loads
@@ -152,6 +153,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(OBJECTS_TO_COLLECTION)
     try:
-        app()
+        with join_words_of_bash():
+            app()
     finally:
         gc.freeze()  # otherwise Python searches all of torch's objects for garbage when it exits

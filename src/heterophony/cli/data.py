@@ -81,10 +81,17 @@ def show(
     terminal.print_table(ResultTable.build([head, examples], classes, title))
     if found.columns:
         print_columns(about["columns"])
+    print_remark(found)
     if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
         terminal.print_table(ResultTable.build(["client", examples], shown))
         if (more := len(about["clients"]) - len(shown)) > 0:
             terminal.print_note(f"and {more} more clients; --json prints all")
+
+
+def print_remark(data: Source | Federation) -> None:
+    """Print what was left out of a data set, or how it differs from the published one."""
+    if data.remark:
+        terminal.print_note(data.remark)
 
 
 def get_format_name(name: str) -> str:
@@ -158,6 +165,7 @@ def partition(
 
     config = read_data_settings(file, pairs)
     federation = config.build_federation()
+    print_remark(federation)
     new, federation = federation.new, federation.whole()
     if save_to is not None:
         federation.save_partition(save_to)
@@ -180,9 +188,10 @@ def export(
     pairs: options.SettingsOption = None,
 ) -> None:
     """Write the clients of a configuration in the format of another platform."""
-    from ..data.folders import export_federation
+    from ..data.export import export_federation
 
     federation = read_data_settings(file, pairs).build_federation()
+    print_remark(federation)
     export_federation(federation, to, folder)
     clients = len(federation.whole().clients)
     terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to})")

@@ -12,6 +12,7 @@ import typer
 from ..core.errors import FolderError
 from ..core.files import hold_folder, write_atomically, write_json
 from . import options, terminal
+from .completion import complete_algorithm
 from .search import resume_sweep, resume_tune
 from .terminal import show_comparison, show_run
 
@@ -111,7 +112,7 @@ def compare(
         typer.Argument(
             metavar="ALGO…",
             help="Names from `heterophony list algorithms`, or package.module:Class.",
-            autocompletion=options.complete_algorithm,
+            autocompletion=complete_algorithm,
         ),
     ],
     pairs: options.SettingsOption = None,

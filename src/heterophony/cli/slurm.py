@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, match_name
 from ..core.files import write_atomically
 from . import terminal
 from .options import find_named_code
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 StudyCommand = Literal["compare", "sweep", "tune", "reproduce"]  # commands for several runs
 ARRAY_FILE, RAY_FILE = "slurm.sh", "slurm-ray.sh"
+LARGEST_ARRAY = 1000  # number of tasks that sbatch takes unless a cluster allows more
 
 HEAD = """\
 #!/bin/bash
@@ -90,6 +91,7 @@ def slurm(
 ) -> None:
     """Write scripts for sbatch: an array of one run per task, and a Ray cluster for all runs."""
     assert ctx.parent is not None
+    check_partition(partition)
     words = [*ctx.args, "--out", str(out)]
     folders, settings = prepare_runs(ctx.parent, command, words)
     limits = {"partition": partition, "time": time}
@@ -104,8 +106,30 @@ def slurm(
     write_script(ray, format_ray(out, {**limits, "nodes": str(nodes)}, join([command, *words])))
     shown = quote(str(array)), quote(str(ray))
     terminal.print_note(f"{len(lines)} task{'s' * (len(lines) > 1)}: sbatch {shown[0]}")
+    if limit := explain_array_limit(len(lines)):
+        terminal.print_note(limit)
     terminal.print_note(f"or all runs on one Ray cluster of {nodes} nodes: sbatch {shown[1]}")
     terminal.print_note(f"afterwards, show the table with: heterophony {join([command, *words])}")
+
+
+def check_partition(name: str | None) -> None:
+    """Raise ConfigError if Slurm's partition has the name of a partition of data."""
+    from ..data.partitions import PARTITIONS
+
+    if name is not None and (kind := match_name(PARTITIONS, name)):
+        raise ConfigError(
+            f"--partition is Slurm's; for the data write -c data.partition.kind={kind}"
+        )
+
+
+def explain_array_limit(tasks: int) -> str | None:
+    """Explain that sbatch may refuse an array of so many tasks; None for smaller ones."""
+    if tasks <= LARGEST_ARRAY:
+        return None
+    return (
+        f"sbatch refuses {tasks} tasks if that is more than the cluster's MaxArraySize (`scontrol show"
+        f" config`; usually 1001); then use {RAY_FILE}, or several folders with fewer runs"
+    )
 
 
 def prepare_runs(
@@ -139,8 +163,11 @@ def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str])
     """Return the script of a job array with one command line per task."""
     options = {**limits, "array": f"0-{len(lines) - 1}"}
     tasks = "".join(f"    {i}) set -- {line} ;;\n" for i, line in enumerate(lines))
+    limit = explain_array_limit(len(lines))
+    comment = f"# {limit}\n" if limit else ""
     return (
         f"{format_head(out, '%A_%a', options)}"
+        f"{comment}"
         f'case "$SLURM_ARRAY_TASK_ID" in\n{tasks}esac\n'
         "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n"
         'python -m heterophony "$@" &\n'
@@ -161,8 +188,9 @@ def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
 
 def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
     """Return the head of a script: options of sbatch, this Python and the command's folder."""
-    log = out.absolute() / f"slurm-{number}.log"
-    given = {**{k: v for k, v in options.items() if v is not None}, "output": str(log)}
+    folder = str(out.absolute()).replace("%", "%%")  # sbatch replaces %A and the like
+    log = f"{folder}/slurm-{number}.log"
+    given = {**{k: v for k, v in options.items() if v is not None}, "output": log}
     lines = "".join(f"#SBATCH --{key}={quote(value)}\n" for key, value in given.items())
     programs = quote(str(Path(sys.executable).parent))
     return f'{HEAD}{lines}PATH={programs}:"$PATH"\ncd {quote(str(Path.cwd()))} || exit 1\n'

@@ -7,12 +7,14 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm_class
 from ..core.errors import ConfigError, find_name, match_name, simplify_name
 from ..core.files import TEXT_LIMIT
-from ..core.settings import check_keys, construct
+from ..core.settings import check_keys, construct, resolve_hints
 from ..core.training import CHOICES, list_choice_settings
 from ..data.sources import choose_default_training, find_named_clients
 from ..population.attacks import Attack
@@ -28,6 +30,10 @@ from .sections import (
     parse_participation,
 )
 
+# other formats of settings by suffix: name, how to install the module that reads it, the module, its function
+YAML = ("YAML", "pip install pyyaml && ", "yaml", "safe_load")
+CONVERSIONS = {".yaml": YAML, ".yml": YAML, ".json": ("JSON", "", "json", "load")}
+SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", re.I)  # refused by TOML
 NET_KEYS = ("name", "groups", "group")  # keys of [model]
 
 
@@ -39,16 +45,16 @@ def read_config(
 ) -> Config:
     """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
 
-    ``note`` is called with the meaning of each short key. An algorithm or model of another package is
-    imported only with ``trust``: set it if the user wrote the configuration, or trusts whoever
-    wrote it.
+    ``note`` is called with the meaning of each short key, and if other defaults of training apply than
+    those of the data set. An algorithm or model of another package is imported only with ``trust``:
+    set it if the user wrote the configuration, or trusts whoever wrote it.
     """
     text, raw = read_toml(path)
     overrides = keys.expand_overrides(raw, overrides, note=note, trust=trust)
     drop_replaced_settings(raw, overrides)
     overridden = [apply_override(raw, pair) for pair in overrides]
     try:
-        return resolve_config(raw, trust=trust)
+        config = resolve_config(raw, trust=trust)
     except ConfigError as error:
         key = str(error).split(":")[0]
         from_override = any(f"{key}.".startswith(f"{o}.") for o in overridden)
@@ -56,15 +62,36 @@ def read_config(
         if line is None and not from_override:  # the file may use the old name
             line = find_line(text, keys.restore_old_name(key))
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
+    note_other_defaults(raw.get("training", {}), config, note)
+    return config
+
+
+def note_other_defaults(
+    given: Mapping[str, Any], config: Config, note: Callable[[str], None]
+) -> None:
+    """Call ``note`` if keys of [training] replace defaults of the data set that nobody set."""
+    own, used = (
+        choose_default_training(config.data.name).to_settings(),
+        config.training.to_settings(),
+    )
+    changed = [k for k in own if k not in given and k in used and used[k] != own[k]]
+    if given and changed:
+        now, before = (", ".join(f"{k} = {of[k]}" for k in changed) for of in (used, own))
+        keys = " and ".join(f"training.{key}" for key in given)
+        note(
+            f"{keys} {'is' if len(given) == 1 else 'are'} set, so clients train with {now}, not with"
+            f" the defaults for {config.data.name} ({before})"
+        )
 
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
     """Read a TOML file; return its text and its settings under current names, both empty without a file."""
-    if path is not None and path.suffix in (".yaml", ".yml"):
+    if path is not None and path.suffix in CONVERSIONS and path.exists():
+        name, install, module, read = CONVERSIONS[path.suffix]
         raise ConfigError(
-            f"{path}: settings are TOML, not YAML; convert it: python -c 'import sys, yaml, tomli_w;"
-            " print(tomli_w.dumps(yaml.safe_load(sys.stdin)))'"
-            f" < {path} > {path.with_suffix('.toml')}"
+            f"{path}: settings are TOML, not {name}; convert it: {install}python -c 'import sys,"
+            f" {module}, tomli_w; print(tomli_w.dumps({module}.{read}(sys.stdin)))'"
+            f" < {quote(str(path))} > {quote(str(path.with_suffix('.toml')))}"
         )
     try:
         text = "" if path is None else read_settings_text(path)
@@ -194,7 +221,7 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
     if path == ["model"] and last in NET_KEYS:  # these exclude each other, too
         for other in NET_KEYS:
             section.pop(other, None)
-    section[last] = parse_toml_value(value.strip())
+    section[last] = parse_as_list(key, parse_toml_value(value.strip()))
     if key == "engine.name" and section[last] != "ray":  # the run leaves its cluster
         drop_cluster_settings(section)
     return key
@@ -218,11 +245,30 @@ def set_protection(raw: dict[str, Any], path: Sequence[str], value: Any) -> None
 
 
 def parse_toml_value(text: str) -> Any:
-    """Parse a TOML value; a bare word is a string."""
+    """Parse a TOML value or a number such as ``.1``; a bare word is a string."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if SHORT_NUMBER.fullmatch(text) else text
+
+
+def parse_as_list(key: str, value: Any) -> Any:
+    """Return ``a,b`` or a single value as a list if the setting with this key is one; others unchanged.
+
+    A single value stays as it is if the setting may also be something other than a list.
+    """
+    section, _, name = key.partition(".")
+    hint = resolve_hints(SECTIONS[section]).get(name) if section in SECTIONS else None
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    lists = [kind for kind in kinds if get_origin(kind) in (list, tuple)]
+    several = isinstance(value, str) and "," in value
+    if not lists or value == "" or (kinds != lists and not several):
+        return value
+    element = get_args(lists[0])[0]
+    if not isinstance(value, str):
+        return [value] if type(value) is element else value
+    parts = [part.strip().strip("\"'") for part in value.strip("[]").split(",")]
+    return parts if element is str else [parse_toml_value(part) for part in parts]
 
 
 def find_line(text: str, key: str) -> int | None:

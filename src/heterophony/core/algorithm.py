@@ -77,6 +77,14 @@ class Reply:
     # digest of the client's memory: of its file or, at the end of a run, of its tensors
     kept: str = ""
 
+    def __post_init__(self) -> None:
+        for name in self.metrics:
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"client.metrics[{name!r}]: the name must be a text, not {type(name).__name__};"
+                    f" write client.metrics[{str(name)!r}]"
+                )
+
 
 @dataclass(frozen=True)
 class Algorithm:

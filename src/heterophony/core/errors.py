@@ -1,6 +1,7 @@
 """All errors that users can meet, with their exit codes. Messages state what, where and what to do.
 
 HeterophonyError            1   anything below
+├── OptionError             2   a command has no such option, or its value is missing
 ├── ConfigError             3   a setting is unknown, of the wrong type or out of range
 ├── DataError               3   data cannot be found, read or partitioned
 ├── FolderError             3   a run folder is damaged, not a run folder, or already used
@@ -28,6 +29,12 @@ class HeterophonyError(Exception):
     """Base class of all errors whose one-line message says what the user can do."""
 
     exit_code: ClassVar[int] = 1
+
+
+class OptionError(HeterophonyError):
+    """A command has no such option, or its value is missing."""
+
+    exit_code = 2
 
 
 class ConfigError(HeterophonyError):
@@ -82,6 +89,12 @@ class StoppedError(HeterophonyError):
     """Stopped from outside; the run can be resumed."""
 
     exit_code = 75
+
+
+def describe_failure(error: Exception) -> str:
+    """Describe an error of a user's function in one line: its type and the start of its message."""
+    name, lines = type(error).__name__, str(error).strip().splitlines()
+    return f"{name}: {lines[0]}" if lines else name
 
 
 def choose(choices: Mapping[str, T], name: str, where: str) -> T:

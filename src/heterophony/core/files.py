@@ -147,10 +147,14 @@ def write_atomically(
             sync_folder(path.parent)
 
 
-def remove_unfinished_files(folder: Path) -> None:
-    """Remove files that killed processes left unfinished in a folder and below; no process may be writing."""
+def remove_unfinished_files(folder: Path, below: bool = True) -> None:
+    """Remove files that killed processes left unfinished in a folder and ``below`` it.
+
+    No other process may be writing there.
+    """
+    search = folder.rglob if below else folder.glob
     with translate_disk_errors(folder):
-        for path in folder.rglob(f".*.{'[0-9a-f]' * 16}{UNFINISHED}"):
+        for path in search(f".*.{'[0-9a-f]' * 16}{UNFINISHED}"):
             path.unlink(missing_ok=True)
 
 

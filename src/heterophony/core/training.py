@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .errors import ConfigError
+from .errors import ConfigError, describe_failure
 from .settings import check_settings, list_settings, setting
 from .tensors import Tensors
 
@@ -312,7 +312,7 @@ class Training:
         """
         t = min(t, max(0, rounds - 1))
         if self.own_schedule is not None:
-            return float(self.own_schedule(t, rounds))
+            return call_own_schedule(self.own_schedule, t, rounds)
         if t < self.warmup:
             return (t + 1) / (self.warmup + 1)
         done, whole = t - self.warmup, max(1, rounds - self.warmup)
@@ -381,6 +381,18 @@ def move_own_functions(training: Training) -> None:
         object.__setattr__(training, key, usual)
         if key == "optimizer":
             object.__setattr__(training, "momentum", 0.0)
+
+
+def call_own_schedule(schedule: Callable[[int, int], float], t: int, rounds: int) -> float:
+    """Return the factor of a round by a user's schedule; turn any error into a ConfigError."""
+    try:
+        return float(schedule(t, rounds))
+    except Exception as error:  # a user's function can raise anything
+        name = getattr(schedule, "__name__", type(schedule).__name__)
+        raise ConfigError(
+            f"training.schedule: {name} fails for round {t} of {rounds} ({describe_failure(error)}); it"
+            " must be a function of (round, rounds) that returns the factor of lr"
+        ) from error
 
 
 def list_choice_settings(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:

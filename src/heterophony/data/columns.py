@@ -6,8 +6,11 @@ model applies them to new rows.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, time, timedelta
 from math import isinf, isnan
 from typing import Any
 
@@ -19,6 +22,13 @@ from ..core.errors import DataError
 MISSING_WORDS = frozenset(["", "na", "n/a", "nan", "null", "none", "?"])
 MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # types of missing values in Python and pandas
 MAX_CATEGORIES = 100
+DATE_TYPES = (date, time, timedelta, np.datetime64, np.timedelta64)  # also those of pandas
+SIGN = "[-+]?"
+DECIMAL_COMMA = re.compile(rf"{SIGN}(\d+|\d{{1,3}}(\.\d{{3}})+),\d+")
+THOUSANDS = re.compile(rf"{SIGN}\d{{1,3}}(,\d{{3}})+(\.\d*)?")
+PERCENTAGE = re.compile(rf"{SIGN}\d+([.,]\d+)?\s*%")
+DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ].*)?")
+CLOCK_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,11 @@ class Columns(tuple[Column, ...]):
 
     def accepts(self, rows: Any) -> bool:
         """Return True if these are rows of a table rather than encoded inputs; False without columns."""
-        listed = isinstance(rows, list | tuple) and bool(rows)
+        if self and hasattr(rows, "to_frame") and not is_frame(rows):  # a Series
+            raise DataError(
+                "one row of a frame must stay a frame: frame.iloc[[0]], not frame.iloc[0]"
+            )
+        listed = isinstance(rows, list | tuple)
         named = isinstance(rows, Mapping) or is_frame(rows)
         return bool(self) and (named or (listed and all(isinstance(r, Mapping) for r in rows)))
 
@@ -52,6 +66,12 @@ class Columns(tuple[Column, ...]):
                 raise DataError(
                     f"the rows have no column '{column.name}'; they have: {', '.join(given)}"
                 )
+        counts = {column.name: len(given[column.name]) for column in self}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise DataError(f"the columns of the rows have different lengths: {found}")
+        if not any(counts.values()):
+            raise DataError("there are no rows")
         return np.concatenate([encode_cells(c, given[c.name]) for c in self], axis=1)
 
 
@@ -70,6 +90,43 @@ def parse_number(value: Any) -> float | None:
         return None
 
 
+def describe_unread_number(text: str) -> str:
+    """Say why a text is not read as a number or a date, and what to do; empty if it is neither."""
+    if THOUSANDS.fullmatch(text):
+        other = f" or {text.replace(',', '.')}" if text.count(",") == 1 and "." not in text else ""
+        return f"has a comma; write {text.replace(',', '')}{other}"
+    if DECIMAL_COMMA.fullmatch(text):
+        return f"has a decimal comma; write {text.replace('.', '').replace(',', '.')}"
+    if PERCENTAGE.fullmatch(text):
+        return "is a percentage; convert it to a number"
+    if DATE.fullmatch(text) or CLOCK_TIME.fullmatch(text):
+        return "is a date or a time; convert it to a number"
+    return ""
+
+
+def list_texts(name: str, given: Sequence[tuple[int, Any]], where: str) -> list[tuple[int, Any]]:
+    """List the cells that are no numbers; raise DataError for dates, lists, and numbers in other forms."""
+    texts = []
+    for row, cell in given:
+        at = f"{where}, row {row + 1}, column '{name}'"
+        if isinstance(cell, DATE_TYPES) or type(cell).__name__ == "Period":
+            raise DataError(f"{at}: '{cell}' is a date or a time; convert it to a number")
+        if isinstance(cell, list | tuple | set | dict | np.ndarray):
+            raise DataError(
+                f"{at}: a cell holds several values; give each a column of its own, or store the examples"
+                " as arrays in an .npz"
+            )
+        if parse_number(cell) is None:
+            texts.append((row, cell))
+    first = {str(cell).strip(): row for row, cell in reversed(texts)}
+    reasons = {text: describe_unread_number(text) for text in first}
+    unread = sorted((first[text], text) for text, reason in reasons.items() if reason)
+    if len(unread) > len(first) / 2:
+        row, text = unread[0]
+        raise DataError(f"{where}, row {row + 1}, column '{name}': '{text}' {reasons[text]}")
+    return texts
+
+
 def parse_column(
     name: str, cells: Sequence[Any], where: str, categorical: bool = False
 ) -> tuple[Column, NDArray[np.float32]]:
@@ -77,7 +134,7 @@ def parse_column(
     given = [(row, cell) for row, cell in enumerate(cells) if not is_missing(cell)]
     if not given:
         raise DataError(f"{where}, column '{name}': all values are missing; leave out the column")
-    texts = [] if categorical else [g for g in given if parse_number(g[1]) is None]
+    texts = [] if categorical else list_texts(name, given, where)
     values = np.full(len(cells), np.nan, np.float32)
     if not texts and not categorical:
         with np.errstate(over="ignore"):
@@ -147,11 +204,24 @@ def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
 
 def list_columns(rows: Any) -> dict[str, list[Any]]:
     """Return the cells of each column of a frame, a dict of columns, or a list of dicts."""
-    if isinstance(rows, list | tuple) and rows and all(isinstance(r, Mapping) for r in rows):
+    if isinstance(rows, list | tuple):
+        if not rows:
+            raise DataError("there are no rows")
         names = list(dict.fromkeys(str(k) for row in rows for k in row))
         return {name: [row.get(name) for row in rows] for name in names}
     if isinstance(rows, Mapping):
+        for name, cells in rows.items():
+            if isinstance(cells, str | bytes) or not hasattr(cells, "__len__"):
+                raise DataError(
+                    f"column '{name}' must be a list of values; for a single row, pass a list with one"
+                    " dict"
+                )
         return {str(k): list(v) for k, v in rows.items()}
+    names = [str(name) for name in rows.columns]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(
+            f"the table has {names.count(twice[0])} columns '{twice[0]}'; rename all but one"
+        )
     return {str(name): list_cells(rows[name]) for name in rows.columns}
 
 

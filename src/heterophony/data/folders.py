@@ -1,28 +1,22 @@
-"""Read data that clients have in their own folders; write federations in other platforms' formats."""
+"""Read data that clients have in their own folders."""
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ..core.errors import ConfigError, DataError, FolderError, suggest_or_list
-from ..core.files import sort_names, translate_disk_errors, write_atomically, write_json
-from ..core.records import Record
-from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
+from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.files import sort_names
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from .federation import Federation
 from .partitioning import split_into_clients
 from .source import Source, check_plain_name, parse_class_names
 from .sources.arrays import read_npz
 from .sources.folder import IMAGES, decode_image, read_image_file, read_image_header
-from .sources.leaf import ALPHABET, FEMNIST_SHAPE, LABELS
 
 OWN_DATA = "own"  # the value of data.name
 
@@ -88,9 +82,10 @@ def is_single_client(path: Path) -> bool:
 
 def list_client_paths(path: Path) -> dict[str, Path]:
     """List the folders and ``.npz`` files below a path, one per client, by name."""
-    within = sorted(path.iterdir()) if path.is_dir() else []
+    inside = path.iterdir() if path.is_dir() else ()
+    within = sorted(p for p in inside if not p.name.startswith("."))
     files = [p for p in within if p.suffix == ".npz"]
-    folders = [p for p in within if p.is_dir() and p not in files and p.name[0] != "."]
+    folders = [p for p in within if p.is_dir() and p not in files]
     paths = {p.stem: p for p in files}
     for p in folders:
         if p.name in paths:
@@ -206,190 +201,3 @@ def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[n
 def format_shape(shape: Iterable[int]) -> str:
     """Return the shape of an example as text, as in ``3×32×32``."""
     return "×".join(map(str, shape))
-
-
-PARTS = ("train", "test")
-Examples = tuple[NDArray[Any], NDArray[Any]]
-
-
-def export_federation(federation: Federation, to: str, folder: Path) -> None:
-    """Write all clients, including those that join later, into a new or empty folder."""
-    if federation.validation:
-        raise ConfigError(
-            "data.validation_fraction: other platforms do not support validation examples of clients;"
-            " remove it"
-        )
-    with translate_disk_errors(folder):
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise FolderError(f"{folder} is not empty; choose another folder")
-    record = federation.record
-    if record is not None and (to != "npz" or record.form != "dict"):
-        raise DataError(
-            f"examples of {record.describe()} cannot be written as {to}; only dicts of arrays can be"
-            " written, with --to npz"
-        )
-    WRITERS[to](federation.whole(), folder)
-
-
-def get_inputs(federation: Federation, client: str, part: str) -> Examples:
-    """Return a client's examples as network input, without random transforms, and their targets."""
-    samples = federation.samples(client, part)
-    return samples.scale(samples.get_all_stored().clone()).numpy(), samples.labels.numpy()
-
-
-def get_stored(federation: Federation, client: str, part: str) -> Examples:
-    """Return a client's examples as they are stored, images as bytes, and their targets.
-
-    If bytes are not scaled like images, readers of the file would misinterpret them: the examples are
-    then returned as network input.
-    """
-    if federation.scale not in (BYTES_TO_PLUS_MINUS_ONE, Scale()):
-        return get_inputs(federation, client, part)
-    samples = federation.samples(client, part)
-    return samples.get_all_stored().numpy(), samples.labels.numpy()
-
-
-def write_npz(path: Path, **arrays: Any) -> None:
-    """Write an ``.npz`` atomically; a dict is stored in NumPy's format."""
-    whole = io.BytesIO()
-    np.savez_compressed(whole, **arrays)
-    write_atomically(path, whole.getvalue(), durable=False)
-
-
-def export_pfllib(federation: Federation, folder: Path) -> None:
-    """Write ``train/0.npz`` and ``test/0.npz`` for client 0, and ``config.json``."""
-    if federation.task != "classification":
-        raise DataError(f"PFLlib is for classification, not for {federation.task}; use --to npz")
-    held = list(federation.clients)
-    numbered = held == [str(i) for i in range(len(held))]
-    for number, client in enumerate(held):
-        for part in PARTS:
-            x, y = get_inputs(federation, client, part)
-            x = (
-                pair_texts(x)
-                if "News" in folder.name and x.ndim == 2 and x.dtype == np.int64
-                else x
-            )
-            write_npz(folder / part / f"{number}.npz", data={"x": x, "y": y})
-    counts = federation.counts() + federation.counts("test")
-    sizes = [[[int(c), int(row[c])] for c in np.flatnonzero(row)] for row in counts]
-    about: dict[str, Any] = {
-        "num_clients": len(held),
-        "num_classes": federation.classes,
-        "non_iid": True,
-        "balance": False,
-        "partition": "heterophony",
-        "Size of samples for labels in clients": sizes,
-        "alpha": None,
-        "batch_size": 10,
-    }
-    write_json(folder / "config.json", about if numbered else {**about, "client_names": held})
-
-
-def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
-    """Pair tokens with their length; PFLlib reads texts in this form if the folder's name contains News."""
-    pairs = np.empty((len(x), 2), object)
-    for at, row in enumerate(x.tolist()):
-        pairs[at, 0], pairs[at, 1] = row, len(row)
-    return pairs
-
-
-def export_leaf(federation: Federation, folder: Path) -> None:
-    """Write the users' examples to ``train/all_data_train.json`` and ``test/all_data_test.json``."""
-    for part in PARTS:
-        users: dict[str, Any] = {}
-        for client in federation.clients:
-            x, y = get_inputs(federation, client, part)
-            users[client] = {
-                "x": list_leaf_examples(federation, x),
-                "y": list_leaf_labels(federation, y),
-            }
-        content = {
-            "users": list(users),
-            "num_samples": [len(held["y"]) for held in users.values()],
-            "user_data": users,
-        }
-        path = folder / part / f"all_data_{part}.json"
-        write_atomically(path, json.dumps(content).encode(), durable=False)
-
-
-def list_leaf_examples(federation: Federation, x: NDArray[Any]) -> list[Any]:
-    """Return examples in LEAF's format: text, or numbers with as few digits as identify them exactly."""
-    if federation.labels == LABELS:
-        return ["".join(ALPHABET[i] for i in row) for row in x]
-    x = x.reshape(len(x), -1) if federation.shape == FEMNIST_SHAPE else x
-    if x.dtype != np.float32:
-        return list(x.tolist())
-    return list(x.astype(str).astype(np.float64).tolist())
-
-
-def list_leaf_labels(federation: Federation, y: NDArray[Any]) -> list[Any]:
-    """Return labels in LEAF's format: characters if the examples are text, else numbers."""
-    if federation.labels == LABELS:
-        return [ALPHABET[i] for i in y]
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    return list(y.tolist())
-
-
-def export_npz(federation: Federation, folder: Path) -> None:
-    """Write one ``.npz`` per client, with the client's name."""
-    for client in federation.clients:
-        check_plain_name(client)
-    for client in federation.clients:
-        arrays: dict[str, Any] = {}
-        for part in PARTS:
-            x, arrays[f"y_{part}"] = get_stored(federation, client, part)
-            arrays |= name_inputs(federation.record, x, f"x_{part}")
-        write_npz(folder / f"{client}.npz", **arrays)
-
-
-def name_inputs(record: Record | None, x: NDArray[Any], key: str) -> dict[str, Any]:
-    """Return the arrays to write under a key: one, or ``key.NAME`` for each input of a dict."""
-    if record is None:
-        return {key: x}
-    inputs = record.unpack(torch.from_numpy(x), as_stored=True)
-    assert isinstance(inputs, dict)
-    return {f"{key}.{name}": values.numpy() for name, values in inputs.items()}
-
-
-def export_huggingface(federation: Federation, folder: Path) -> None:
-    """Write a folder for ``datasets.load_dataset``: PNG files if examples are images, otherwise JSON lines."""
-    is_image = federation.scale == BYTES_TO_PLUS_MINUS_ONE and federation.shape[0] in (1, 3)
-    for part in PARTS:
-        lines: list[dict[str, Any]] = []
-        for client in federation.clients:
-            x, y = get_stored(federation, client, part)
-            targets = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-            for example, label in zip(x, targets.tolist(), strict=True):
-                row: dict[str, Any] = {"client": client, "label": label}
-                if is_image and len(federation.shape) == 3:
-                    name = f"{len(lines):07}.png"
-                    write_atomically(folder / part / name, encode_png(example), durable=False)
-                    lines.append({"file_name": name, **row})
-                else:
-                    lines.append({"x": example.tolist(), **row})
-        at = (
-            folder / part / "metadata.jsonl"
-            if "file_name" in lines[0]
-            else folder / f"{part}.jsonl"
-        )
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        write_atomically(at, text.encode(), durable=False)
-
-
-def encode_png(example: NDArray[np.uint8]) -> bytes:
-    """Encode an image C×H×W as the bytes of a PNG file."""
-    from PIL import Image
-
-    whole = io.BytesIO()
-    pixels = example[0] if len(example) == 1 else example.transpose(1, 2, 0)
-    Image.fromarray(np.ascontiguousarray(pixels)).save(whole, "PNG")
-    return whole.getvalue()
-
-
-WRITERS: dict[str, Callable[[Federation, Path], None]] = {
-    "pfllib": export_pfllib,
-    "leaf": export_leaf,
-    "huggingface": export_huggingface,
-    "npz": export_npz,
-}

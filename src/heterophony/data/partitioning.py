@@ -88,10 +88,6 @@ def partition_source(
                 " test; it needs at least one of each: lower data.clients"
             )
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
-    if feature_skew is not None:
-        feature_skew.check_examples(x)
-        if feature_skew.seed is None:
-            feature_skew = replace(feature_skew, seed=seed)
     train, test, validation = (
         {i: torch.from_numpy(np.asarray(getattr(s, part), np.int64)) for i, s in shares.items()}
         for part in ("train", "test", "validation")
@@ -104,7 +100,7 @@ def partition_source(
         source.labels,
         train,
         test,
-        skew=feature_skew,
+        skew=resolve_skew(feature_skew, x, seed),
         validation=validation if any(map(len, validation.values())) else {},
         task=source.task,
         remark=source.remark,
@@ -112,6 +108,14 @@ def partition_source(
         record=source.record,
     )
     return hold_out_validation(federation, validation_fraction, terms.seed)
+
+
+def resolve_skew(skew: Skew | None, x: Tensor, seed: int) -> Skew | None:
+    """Return the feature skew with a seed; raise DataError if it does not suit the examples."""
+    if skew is None:
+        return None
+    skew.check_examples(x)
+    return replace(skew, seed=seed) if skew.seed is None else skew
 
 
 def replace_targets_by_groups(source: Source) -> Source:

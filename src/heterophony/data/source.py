@@ -130,11 +130,16 @@ def name_odd_label(y: NDArray[Any]) -> str:
 
 
 def suggest_task(y: NDArray[Any]) -> str:
-    """Return a hint for the error message: the values of ``data.task`` that allow such targets."""
+    """Return a hint for the error message: how to convert such labels, or the task that allows them."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
-        return "; for numbers set task='regression' (data.task)"
+        whole = y.size and (y == np.floor(y)).all()
+        convert = "; if they are classes, use y.astype(int)" if whole else ""
+        return f"{convert}; for numbers set task='regression' (data.task)"
     if y.ndim == 2:
-        return "; set task='regression', 'multilabel' or 'sequence' (data.task)"
+        numbers = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
+        one_hot = y.size and numbers and np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all()
+        convert = "; if they are one-hot, use y.argmax(1)" if one_hot else ""
+        return f"{convert}; set task='regression', 'multilabel' or 'sequence' (data.task)"
     return ""
 
 
@@ -235,7 +240,14 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
         y, names = number_text_labels([source.labels[i] for i in source.y], classes, source.name)
         return replace(source, y=y, labels=parse_class_names(names))
     if classes is not None:
-        return replace(source, labels=parse_class_names(classes))
+        labels, largest = parse_class_names(classes), int(source.y.max())
+        if largest >= len(labels):
+            raise DataError(
+                f"{source.name}: labels must be 0 … {len(labels) - 1}, but example"
+                f" {int(source.y.argmax())} has {largest}; number the labels 0, 1, … (y - 1), or list"
+                " all classes (data.classes)"
+            )
+        return replace(source, labels=labels)
     found = np.unique(source.y).tolist()
     if found == list(range(len(found))):
         return source

@@ -31,7 +31,7 @@ from ..core.files import (
 from ..core.own_modules import forget_module, is_own_code
 from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
-from ..results.comparison import extract_measures
+from ..results.comparison import extract_measures, find_bounds
 from ..results.runs import Run, group_by_series
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
 from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
@@ -181,6 +181,7 @@ class RankedEntry:
 
     entry: Entry
     means: Mapping[str, float]
+    # symmetrical, because tables show half of them after ±
     intervals: Mapping[str, tuple[float, float] | None]
     ranks: Mapping[str, float | None]
 
@@ -192,9 +193,16 @@ class RankedEntry:
             "remark": self.entry.remark,
             "seeds": {str(s): r.model_sha256 for s, r in self.entry.seeds.items()},
             "means": dict(self.means),
-            "intervals": dict(self.intervals),
+            "intervals": {m: self.limit_interval(m) for m in self.intervals},
             "ranks": dict(self.ranks),
         }
+
+    def limit_interval(self, measure: str) -> tuple[float, float] | None:
+        """Return an interval, cut off at the smallest and the largest possible value."""
+        task = self.entry.config["data"].get("task")
+        lowest, highest = find_bounds(measure, self.entry.list_values(measure), task)
+        found = self.intervals[measure]
+        return found and (max(found[0], lowest), min(found[1], highest))
 
 
 @dataclass(frozen=True)

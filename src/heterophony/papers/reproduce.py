@@ -35,7 +35,7 @@ from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
 from . import verdicts
 from .scaling import SHRINK_CONFIG, estimate_seconds, format_duration, measure_speed
-from .table import Cell, PublishedTable, TableScale, describe_variants
+from .table import GENERIC_LOSS, Cell, PublishedTable, TableScale, describe_variants
 
 CellKey = tuple[str, str]  # row and column
 OpenProgress = Callable[[Sequence[RunFolder]], AbstractContextManager[RunsProgress]]
@@ -274,9 +274,17 @@ class ReproductionResult:
         }
 
 
+# smallest and largest possible values; the score, a sum of logarithms, has none
+MEASURE_BOUNDS: dict[str, dict[str, float]] = {
+    **{m: {"lowest": 0.0, "highest": 100.0} for m in verdicts.ACCURACY_MEASURES},
+    GENERIC_LOSS: {"lowest": 0.0},
+}
+
+
 def describe_number(number: verdicts.ComparedNumber) -> dict[str, Any]:
     """Describe a compared number as plain data for JSON."""
-    printed, interval = number.printed, compute_confidence_interval(number.values)
+    printed, bounds = number.printed, MEASURE_BOUNDS.get(number.measure, {})
+    interval = compute_confidence_interval(number.values, **bounds)
     return {
         "row": number.row,
         "column": number.label,

@@ -67,7 +67,7 @@ class ComparedNumber:
 
     @property
     def measure_label(self) -> str:
-        """The measure, marked if personal parameters were averaged only to measure it."""
+        """The measure's name, marked if personal parameters were averaged only for the measurement."""
         name = table.MEASURE_NAMES.get(self.measure, self.measure)
         return f"{name}{AVERAGED_MARK if self.averaged else ''}"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Integral
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, describe_failure
 from ..core.randomness import make_generator
 from ..core.settings import check_settings, setting
 
@@ -134,7 +135,7 @@ class Poisson(RandomParticipation):
         return [c for c in reachable if c in chosen]
 
 
-Selection = Callable[[int, Sequence[str], int], Sequence[str]]
+Selection = Callable[[int, Sequence[str], int], Sequence[str | int] | NDArray[Any]]
 
 
 class FunctionParticipation:
@@ -144,19 +145,32 @@ class FunctionParticipation:
         self.select = select
 
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
-        found = self.select(t, clients, seed)
-        if isinstance(found, str) or not isinstance(found, Sequence):
+        try:
+            found = self.select(t, clients, seed)
+        except Exception as error:  # a user's function can raise anything
             raise ConfigError(
-                f"participation: the function returned {found!r}; it must return a list of clients"
-            )
+                f"participation: the function fails in round {t} ({describe_failure(error)}); it must be"
+                " a function of (t, clients, seed)"
+            ) from error
+        names = list_names(found)
         places = {client: i for i, client in enumerate(clients)}
-        for client in found:
+        for client in names:
             if not isinstance(client, str) or client not in places:
                 raise ConfigError(
                     f"participation: the function returned {client!r}, which is not among the clients"
                     f" of round {t}"
                 )
-        return sorted(found, key=places.__getitem__)
+        return sorted(names, key=places.__getitem__)
+
+
+def list_names(found: Any) -> list[Any]:
+    """List the clients that a user's function returned: a list or an array; numbers become names."""
+    plain = found.tolist() if hasattr(found, "tolist") else found
+    if isinstance(plain, str) or not isinstance(plain, Sequence):
+        raise ConfigError(
+            f"participation: the function returned {found!r}; it must return a list of clients"
+        )
+    return [str(c) if isinstance(c, Integral) and not isinstance(c, bool) else c for c in plain]
 
 
 def select_from_reachable(

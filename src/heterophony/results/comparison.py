@@ -32,10 +32,12 @@ class Spread:
     ci95: Interval | None
 
     @classmethod
-    def from_values(cls, values: Sequence[float], highest: float = inf) -> Spread:
-        """Summarise values whose upper bound is ``highest``."""
+    def from_values(
+        cls, values: Sequence[float], lowest: float = -inf, highest: float = inf
+    ) -> Spread:
+        """Summarise values of a measure whose possible values end at ``lowest`` and ``highest``."""
         of = MeanStd.from_values(values)
-        interval = statistics.compute_confidence_interval(values, highest=highest)
+        interval = statistics.compute_confidence_interval(values, lowest=lowest, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
 
     def to_cell(self) -> Cell:
@@ -144,8 +146,8 @@ def build_row(
         seeds=[r.seed for r in group],
         state=group[0].state,
         spreads={
-            k: Spread.from_values([m[k] for m in measures], 1.0 if k in HIGHER_IS_BETTER else inf)
-            for k in common
+            k: Spread.from_values(v, *find_bounds(k, v, group[0].start.get("task")))
+            for k, v in ((k, [m[k] for m in measures]) for k in common)
         },
         evaluation_std={m: fmean(stds) for m, stds in ten.items() if f"{m}.last10" in common},
         differences=None if group is first else compute_differences(group, first),
@@ -180,6 +182,16 @@ def extract_measures(summary: Summary) -> dict[str, float]:
         "simulated": summary.simulated_seconds,
     }
     return out | {k: v for k, v in optional.items() if v is not None}
+
+
+def find_bounds(key: str, values: Sequence[float], task: str | None = None) -> tuple[float, float]:
+    """Return the smallest and the largest possible value of a measure.
+
+    R² and the losses of users, as these ``values`` may be, can be negative.
+    """
+    if key in HIGHER_IS_BETTER:
+        return (-inf if task == "regression" else 0.0), 1.0
+    return (0.0 if min(values) >= 0 else -inf), (1.0 if key == "below_local" else inf)
 
 
 def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:

@@ -56,18 +56,21 @@ class RankComparison:
 
 
 def compute_confidence_interval(
-    values: Sequence[float], level: float = CONFIDENCE, highest: float = inf
+    values: Sequence[float],
+    level: float = CONFIDENCE,
+    lowest: float = -inf,
+    highest: float = inf,
 ) -> ConfidenceInterval | None:
     """Compute Student's interval of the mean; None with one value.
 
-    The interval is cut off at ``highest``, the largest possible value.
+    The interval is cut off at ``lowest`` and ``highest``, the smallest and the largest possible value.
     """
     n = len(values)
     if n < 2:
         return None
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
     half = compute_t_quantile(n - 1, level) * std / sqrt(n)
-    return ConfidenceInterval(mean - half, min(mean + half, highest))
+    return ConfidenceInterval(max(mean - half, lowest), min(mean + half, highest))
 
 
 def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:

@@ -321,7 +321,11 @@ def merge_replies(
     except CodecError as error:
         suspects = find_responsible_clients(plan, server, replies, judge)
         if judge is None:
-            who = f"the update of client {' or '.join(suspects)}" if suspects else "several updates together"
+            who = (
+                f"the update of client {' or '.join(suspects)}"
+                if suspects
+                else "several updates together"
+            )
             raise DivergedError(
                 f"round {server.t}: {error}, because of {who}; lower training.lr"
             ) from None

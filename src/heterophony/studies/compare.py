@@ -110,8 +110,8 @@ def build_comparison(
 ) -> dict[str, RunSpec]:
     """Build the spec of every run, by label; the default seed is that of the configuration.
 
-    ``note`` is called with the meaning of each short key. The user named the algorithms, so those
-    of other packages are imported.
+    ``note`` is called as by ``read_config``. The user named the algorithms, so those of other packages
+    are imported.
     """
     algorithms = [find_algorithm_name(name) for name in algorithms]
     labels, specs = label_algorithms(algorithms), dict[str, RunSpec]()
@@ -119,7 +119,8 @@ def build_comparison(
     for seed in [None] if seeds is None else seeds:
         for name in algorithms:
             own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
-            config = read_config(file, [*overrides, *own], trust=True)
+            told = ignore_note if specs else note  # the runs differ in none of what it says
+            config = read_config(file, [*overrides, *own], told, trust=True)
             specs[f"{labels[name]}-{config.top.seed}"] = RunSpec(config)
     return specs
 

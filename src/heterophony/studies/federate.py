@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from ..config.sections import DataSection, fill_data_defaults, list_rule_settings
 from ..core.errors import ConfigError, DataError, choose
@@ -20,13 +21,13 @@ from ..core.status_line import name_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
 from ..data.packing import find_form, pack_examples
-from ..data.partitioning import partition_source, split_into_clients
+from ..data.partitioning import partition_source, resolve_skew, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
 from ..data.sources import find_named_clients, huggingface, read_source, wrap_arrays
 from ..data.sources.arrays import NamedClients, Request, to_array, unpack_datasets
-from ..data.sources.tables import join_labels, read_frame, read_frames
+from ..data.sources.tables import JoinedFrame, join_labels, read_frame, read_frames
 from ..data.transforms import Skew, describe_skew
 
 
@@ -58,7 +59,7 @@ def federate(
             ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``, in a list, or by name in a dict. x may
             be a dict or a tuple of arrays, for a net with several inputs, or a list of sequences of
             different lengths. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
-            them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
+            them the four arrays; so can ``{"train": …, "test": …}``. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
             ``FederatedDataset`` of flwr-datasets, and a frame of pandas, with a column ``label`` or as
             ``(frame, labels)``, are accepted, too.
         clients: The number of clients; default: 20, or all clients that the data name.
@@ -85,10 +86,14 @@ def federate(
         tokenizer: Texts: the name or folder of a tokenizer of transformers. Default: bytes are tokens.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
-    construct(DataSection, shares, "data")
-    data = join_labels(data)
-    request = Request(classes, task, users, tokenizer)
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
+    construct(DataSection, {**shares, "split": terms.split}, "data")
+    if not isinstance(terms.clients, Integral):
+        raise ConfigError(f"clients: must be a whole number, not {clients!r}")
+    if path is not None and not isinstance(data, str | Path):
+        raise ConfigError("path: only a data set with a name has files; leave it out")
+    data = join_labels(join_split(data))
+    request = Request(classes, task, users, tokenizer)
     if isinstance(data, list | dict) and not (
         huggingface.is_datasets_object(data) or has_tables(data)
     ):
@@ -98,7 +103,17 @@ def federate(
             )
         if tokenizer is not None:
             raise ConfigError("tokenizer: arrays have no texts; leave it out")
-        federation = federate_own_data(data, request, terms, validation_fraction)
+        federation = federate_own_data(data, request, terms, validation_fraction, split)
+        if partition is not None:
+            raise ConfigError(
+                "partition: data in a list or dict already belong to clients; leave it out"
+            )
+        if clients is not None and clients != len(federation.train):
+            raise ConfigError(
+                f"clients: is {clients}, but the data have {len(federation.train)} clients; leave it out"
+            )
+        skew = resolve_skew(feature_skew, federation.x, seed)
+        federation = replace(federation, skew=skew)
     else:
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
             source = resolve_source(data, path, request)
@@ -173,6 +188,31 @@ def resolve_partition(partition: Any) -> Partition:
     return rule
 
 
+def join_split(data: Any) -> Any:
+    """Return ``{"train": …, "test": …}`` as one data set with this split; return other data unchanged."""
+    if type(data) is not dict or huggingface.is_datasets_object(data):
+        return data
+    if data.keys() == {"train", "validation", "test"}:
+        raise ConfigError(
+            "data: there can be train and test; add the examples of validation to train, and set"
+            " validation_fraction"
+        )
+    if data.keys() != {"train", "test"}:
+        return data
+    parts = [data["train"], data["test"]]
+    if all(map(is_frame, parts)):
+        return JoinedFrame(*((frame, None) for frame in parts))
+    if all(isinstance(part, Dataset | DataLoader) for part in parts):
+        return tuple(parts)
+    pairs = [
+        (p["x"], p["y"]) if isinstance(p, dict) and p.keys() == {"x", "y"} else p for p in parts
+    ]
+    if all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
+        values = (*pairs[0], *pairs[1])
+        return data if isinstance(values[0], Dataset | DataLoader) else values
+    return data
+
+
 def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
     """Return the clients that the data themselves name, and whether they have an official split."""
     if isinstance(data, str | Path):
@@ -191,6 +231,8 @@ def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
 
 def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     """Return the data set behind a name, a path, an object of another package, or arrays."""
+    if isinstance(data, type):
+        raise DataError(f"data: is the class {data.__name__}; pass an object of it")
     if isinstance(data, str | Path):
         return read_source(str(data), path, **vars(request))
     if huggingface.is_datasets_object(data):
@@ -208,10 +250,21 @@ def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     if request.users is not None:
         raise ConfigError("users: arrays have no columns; pass the names themselves as client")
     given = unpack_datasets(data, request.task)
-    if len(given) not in (2, 4):
-        raise DataError("pass (x, y) or (x_train, y_train, x_test, y_test)")
+    if not isinstance(given, tuple) or len(given) not in (2, 4):
+        raise DataError(
+            "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of torch, a"
+            " frame, a Dataset of Hugging Face, a list or dict with these of each client, or the name"
+            f" or path of a data set; not {describe_data(given)}"
+        )
     official = len(given[1]) if len(given) == 4 else None
     return decide_classes(join_examples([given], request.task, official), request.classes)
+
+
+def describe_data(given: Any) -> str:
+    """Describe what was passed in place of data, for error messages."""
+    if isinstance(given, tuple | list):
+        return f"{len(given)} values"
+    return "None" if given is None else f"an object of type {type(given).__name__}"
 
 
 def federate_own_data(
@@ -219,15 +272,28 @@ def federate_own_data(
     request: Request,
     terms: Terms,
     validation_fraction: float,
+    split: SplitMode | None,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; clients without names are numbered."""
+    """Build a federation of clients that have their own arrays; clients without names are numbered.
+
+    Clients with four arrays keep their split, unless ``split`` is ``"merged"``.
+    """
     pairs = data.items() if isinstance(data, dict) else enumerate(data)
     own = name_own_clients((c, unpack_datasets(d, request.task)) for c, d in pairs)
+    for name, given in own.items() if own else [("", None)]:
+        if not isinstance(given, tuple | list) or len(given) not in (2, 4):
+            found = f"; client {name} has {describe_data(given)}" if own else ""
+            raise DataError(
+                f"every client needs (x, y) or (x_train, y_train, x_test, y_test){found}"
+            )
+        if split == "official" and len(given) == 2:
+            raise ConfigError(
+                f"split: 'official', but client {name} has no test examples of its own; give"
+                " (x_train, y_train, x_test, y_test), or leave split out"
+            )
     parts = list(own.values())
-    if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
-        raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
     whole = decide_classes(join_examples(parts, request.task, names=list(own)), request.classes)
-    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
+    trains = [len(p[1]) if len(p) == 4 and split != "merged" else None for p in parts]
     sizes = [sum(map(len, p[1::2])) for p in parts]
     how_much = (terms.train_fraction, terms.seed, validation_fraction)
     names = list(own) if isinstance(data, dict) else ()

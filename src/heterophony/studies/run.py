@@ -354,6 +354,11 @@ def resolve_training(
         return training or usual, {}
     if isinstance(training, Mapping):
         named = {str(client): how for client, how in training.items()}
+        if named and named.keys() <= {f.name for f in list_settings(Training)} - set(
+            federation.train
+        ):
+            settings = ", ".join(f"{key}={value!r}" for key, value in named.items())
+            raise ConfigError(f"training: a dict is by client; write hp.Training({settings})")
     elif callable(training) and not isinstance(training, type):
         named = {client: training(client) for client in federation.train}
     else:

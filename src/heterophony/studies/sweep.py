@@ -243,12 +243,18 @@ class PairsMaker:
     names: Mapping[str, str]
     trust: bool = False  # import algorithms of other packages
 
-    def make(self, label: str, settings: search.Combination, seed: int) -> RunSpec:
-        """Make the run with these settings."""
+    def make(
+        self,
+        label: str,
+        settings: search.Combination,
+        seed: int,
+        note: Callable[[str], None] = ignore_note,
+    ) -> RunSpec:
+        """Make the run with these settings; ``note`` is called as by ``read_config``."""
         own = [f"{key}={format_value(value)}" for key, value in settings.items()]
         name = [f'algorithm.name="{self.names[label]}"'] if label in self.names else []
         pairs = [*self.overrides, *name, *own, f"seed={seed}"]
-        return RunSpec(read_config(self.file, pairs, trust=self.trust))
+        return RunSpec(read_config(self.file, pairs, note, self.trust))
 
 
 @dataclass(frozen=True)
@@ -291,6 +297,7 @@ def build_sweep(
         PairsMaker(file, overrides, {}, trust=True),
     )
     sweep.list_specs()  # raises if a value is wrong
+    sweep.maker.make("", sweep.combinations[0], chosen[0], note)
     return sweep
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,9 +159,10 @@ def build_tune(
         raise ConfigError(
             f"{sweep.VALIDATION_KEY}: must be above 0: settings are never chosen on test data"
         )
+    maker = sweep.PairsMaker(file, overrides, names, trust)
     search = Search(
         spaces=spaces,
-        make_spec=sweep.PairsMaker(file, overrides, names, trust).make,
+        make_spec=maker.make,
         trials=trials,
         seeds=request.seeds,
         rounds=first.top.rounds,
@@ -169,6 +171,7 @@ def build_tune(
         stop_early=request.stop_early and not request.keep,
     )
     search.check()
+    replace(search, make_spec=partial(maker.make, note=note)).make_first()
     return Tune(request, search, names)
 
 

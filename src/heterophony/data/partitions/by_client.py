@@ -43,14 +43,17 @@ class Natural(SeededRule):
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         users = self.list_users(source, terms)
-        shares = [s for s in self.split_users(users, source, terms) if self.has_enough(s)]
+        found = self.split_users(users, source, terms)
+        shares = [s for s in found if self.has_enough(s)]
         if len(shares) < terms.clients:
             enough = {s.name for s in shares}
-            lacking = [name for name, _ in users if name not in enough]
+            sizes = {s.name: f"{len(s.train)} to train, {len(s.test)} to test" for s in found}
+            lacking = [(name, len(rows)) for name, rows in users if name not in enough]
+            held = [sizes.get(name, f"{count} in all") for name, count in lacking]
             raise DataError(
                 f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
                 f" {source.name} have enough examples"
-                + (f", '{lacking[0]}' does not" if lacking else "")
+                + (f", '{lacking[0][0]}' does not ({held[0]})" if lacking else "")
                 + "; lower data.clients, or the minimum sizes in data.partition"
             )
         order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]

@@ -28,7 +28,7 @@ from ..source import (
     number_labels,
     parse_targets,
 )
-from .reading import load_npz, summarise_error
+from .reading import list_files, load_npz, summarise_error
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | N
     try:
         arrays = load_npz(path, lambda name: name.startswith(("x", "y")) or name in wanted)
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
-        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        missing = isinstance(error, FileNotFoundError)
+        reason = "no such file" if missing else summarise_error(error)
         if isinstance(error, UnsuitableFileError):
             reason = str(error.strerror)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
@@ -176,7 +177,7 @@ def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | N
     if xs != ys or xs not in ([""], ["_train"], ["_train", "_test"]):
         raise DataError(
             f"{path} must hold x and y, or x_train, y_train, x_test, y_test; it holds: "
-            f"{', '.join(sorted(arrays)) or 'none of them'}"
+            f"{', '.join(sorted(list_arrays(path))) or 'no arrays'}"
         )
     for part in xs:
         x, y = arrays[f"x{part}"], arrays[f"y{part}"]
@@ -224,6 +225,10 @@ def wrap_arrays(
     """
     x, y = np.asarray(x), np.asarray(y)
     y, names = parse_targets(y, task, name if path is None else str(path))
+    if x.dtype.kind in "US" or (x.dtype == object and x.size and isinstance(x.flat[0], str)):
+        raise DataError(
+            f"{name}: the examples are texts; pass a frame with the columns text and label"
+        )
     if x.ndim < 2:
         raise DataError(
             f"{name}: examples must have at least one dimension besides the first (examples)"
@@ -260,7 +265,7 @@ def has_channels_last(shape: tuple[int, ...]) -> bool:
 
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
     """Read a folder with one ``.npz`` per user, named after the user."""
-    paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
+    paths = sorted(list_files(folder, ".npz"), key=lambda p: make_natural_sort_key(p.stem))
     loaded = [load_npz_arrays(p) for p in paths]
     files, record = [arrays for arrays, _ in loaded], loaded[0][1]
     for path, (_, own) in zip(paths, loaded, strict=True):
@@ -340,6 +345,8 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
             x, y = split_example(data[i])
             xs.append(x if isinstance(x, Mapping | tuple) else to_array(x))
             ys.append(parse_label(y) if task == "classification" else to_array(y))
+        except OSError as error:
+            raise DataError(f"{type(data).__name__}: cannot read example {i}: {error}") from None
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{type(data).__name__}: example {i} is not a pair of an array and an integer label ({error})"

@@ -10,64 +10,110 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError, FolderError, StorageError
-from ...core.files import DATA_LIMIT, read_json, read_regular_file, sort_names
+from ...core.files import (
+    DATA_LIMIT,
+    check_expansion,
+    read_json,
+    read_regular_file,
+    sort_names,
+)
 from ...core.samples import Scale
-from ..source import Source, decide_classes, name_users, number_clients, parse_targets
+from ..source import (
+    Source,
+    decide_classes,
+    name_own_clients,
+    name_users,
+    number_clients,
+    parse_targets,
+)
 from .arrays import NamedClients, Request, wrap_arrays
-from .reading import load_pickled_dict, summarise_error
+from .reading import list_files, load_pickled_dict, summarise_error
 
 PARTS = ("train", "test")
 CONFIG = "config.json"
-Examples = tuple[NDArray[Any], NDArray[Any]]
+TOKEN_BYTES = 8
+Examples = NDArray[Any]
 
 
 def is_pfllib(path: Path) -> bool:
     """Return True if a folder has ``.npz`` files in train and test."""
-    return all(any((path / part).glob("*.npz")) for part in PARTS)
+    return all(list_files(path / part, ".npz") for part in PARTS)
+
+
+def name_pfllib_clients(path: Path) -> dict[str, str]:
+    """Map the clients that have a file in both folders, in natural order, to the names of their files.
+
+    A client is called as ``client_names`` in ``config.json`` says, else like its file.
+    """
+    train, test = ({p.stem for p in list_files(path / part, ".npz")} for part in PARTS)
+    stems = sort_names(train & test)
+    names = read_config(path).get("client_names")
+    numbered = stems == [str(i) for i in range(len(stems))]
+    if isinstance(names, list) and len(names) == len(stems) and numbered:
+        return name_own_clients(zip(names, stems, strict=True))
+    return {stem: stem for stem in stems}
 
 
 def list_pfllib_clients(path: Path, users: str | None = None) -> NamedClients:
     """Return the clients that have a file in both folders."""
-    train, test = ({p.stem for p in (path / part).glob("*.npz")} for part in PARTS)
-    return NamedClients(tuple(sort_names(train & test)), has_split=True)
+    return NamedClients(tuple(name_pfllib_clients(path)), has_split=True)
 
 
 def read_pfllib(path: Path, request: Request) -> Source:
     """Read the training examples of all clients, then their test examples."""
-    names = list_pfllib_clients(path).names
+    clients = name_pfllib_clients(path)
     for part in PARTS:
-        for file in sorted((path / part).glob("*.npz")):
-            if file.stem not in names:
+        for file in list_files(path / part, ".npz"):
+            if file.stem not in clients.values():
                 other = PARTS[1 - PARTS.index(part)]
                 raise DataError(f"{path}: client '{file.stem}' has no file in {other}")
-    parts = [
-        (user, *read_client_file(path / part / f"{name}.npz"))
-        for part in PARTS
-        for user, name in enumerate(names)
-    ]
+    config = read_classes(path)
+    parts = []
+    for part in PARTS:
+        for user, stem in enumerate(clients.values()):
+            x, y = read_client_file(file := path / part / f"{stem}.npz")
+            check_client_examples(file, x, y, request, config)
+            parts.append((user, x, y))
     first = next((x for _, x, y in parts if len(y)), parts[0][1])
     for user, x, y in parts:
         if len(y) and (x.shape[1:] != first.shape[1:] or x.dtype.kind != first.dtype.kind):
             raise DataError(
-                f"{path}: client '{names[user]}' has examples {x.dtype} {x.shape[1:]}, others have"
-                f" {first.dtype} {first.shape[1:]}"
+                f"{path}: client '{list(clients)[user]}' has examples {x.dtype} {x.shape[1:]}, others"
+                f" have {first.dtype} {first.shape[1:]}"
             )
     full = [(user, x, y) for user, x, y in parts if len(y)] or parts
     x, y = (np.concatenate([p[i] for p in full]) for i in (1, 2))
-    parse_targets(y, request.task, str(path))
-    classes = request.classes
-    if classes is None and request.task == "classification":
-        classes = read_class_count(path)
+    classes = config if request.task == "classification" else None
     source = wrap_arrays(x, y, path.name, shape=first.shape[1:], task=request.task, path=path)
     return replace(
-        decide_classes(source, classes),
-        official=sum(len(y) for _, _, y in parts[: len(names)]),
+        decide_classes(source, request.classes or classes),
+        official=sum(len(y) for _, _, y in parts[: len(clients)]),
         users=np.concatenate([np.full(len(y), user, np.int64) for user, _, y in full]),
-        user_names=names,
+        user_names=tuple(clients),
     )
 
 
-def read_client_file(path: Path) -> Examples:
+def check_client_examples(
+    file: Path, x: Examples, y: Examples, request: Request, classes: int | list[str] | None
+) -> None:
+    """Raise DataError, with the name of the file, for numbers or labels that cannot be used."""
+    if not len(y):
+        return
+    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        row = int(np.argmin(np.isfinite(x.reshape(len(x), -1)).all(1)))
+        raise DataError(f"{file}: example {row} holds NaN or infinity; leave it out or replace it")
+    labels, _ = parse_targets(y, request.task, str(file))
+    if request.task != "classification" or request.classes is not None or classes is None:
+        return
+    count = classes if isinstance(classes, int) else len(classes)
+    if (largest := int(labels.max())) >= count:
+        raise DataError(
+            f"{file}: example {int(labels.argmax())} has label {largest}, but {file.parents[1] / CONFIG}"
+            f" says num_classes {count}; correct one of them, or set data.classes"
+        )
+
+
+def read_client_file(path: Path) -> tuple[Examples, Examples]:
     """Read one client's examples from a PFLlib file: a dict with x and y under the key ``data``."""
     try:
         content = load_pickled_dict(path, "data")
@@ -96,10 +142,16 @@ def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
             f"{path}: x is an array of Python objects, neither numbers nor pairs of a padded list of"
             " tokens and its length"
         )
+    try:  # a few bytes can repeat a list, or lists inside of it, many times
+        check_expansion(path.stat().st_size, TOKEN_BYTES * sum(map(len, texts)))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    if not all(type(token) is int for text in texts for token in text):
+        raise DataError(f"{path}: x has tokens that are not whole numbers")
     try:
         return np.array(texts, np.int64)
-    except (ValueError, TypeError, OverflowError):
-        raise DataError(f"{path}: x has tokens that are not whole numbers") from None
+    except OverflowError:
+        raise DataError(f"{path}: x has tokens of more than 64 bits") from None
 
 
 def is_whole(y: NDArray[Any]) -> bool:
@@ -107,16 +159,24 @@ def is_whole(y: NDArray[Any]) -> bool:
     return bool(y.ndim == 1 and np.isfinite(y).all() and (y == np.floor(y)).all())
 
 
-def read_class_count(path: Path) -> int | None:
-    """Return the number of classes in ``config.json``; None if it is not given."""
+def read_config(path: Path) -> dict[str, Any]:
+    """Read ``config.json``; empty if there is none."""
     if not (path / CONFIG).exists():
-        return None
+        return {}
     try:
         content = read_json(path / CONFIG)
     except (FolderError, StorageError) as error:
         raise DataError(str(error)) from None
-    count = content.get("num_classes") if isinstance(content, dict) else None
-    return count if type(count) is int and count > 0 else None
+    return content if isinstance(content, dict) else {}
+
+
+def read_classes(path: Path) -> int | list[str] | None:
+    """Return the names of the classes in ``config.json``, else their number; None if it is not given."""
+    content = read_config(path)
+    count, names = content.get("num_classes"), content.get("class_names")
+    if type(count) is not int or count < 1:
+        return None
+    return names if isinstance(names, list) and len(names) == count else count
 
 
 SIGNALS = "Inertial Signals"
@@ -157,7 +217,7 @@ def read_har(path: Path, request: Request) -> Source:
 
 def read_windows(path: Path, part: str) -> NDArray[np.float32]:
     """Read UCI HAR's windows of the training or test set."""
-    signals = sorted((path / part / SIGNALS).glob("*.txt"))
+    signals = list_files(path / part / SIGNALS, ".txt")
     if not signals:
         return read_numbers(path / part / f"X_{part}.txt")
     windows = [read_numbers(p) for p in signals]

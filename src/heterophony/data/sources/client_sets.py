@@ -39,13 +39,14 @@ FEMNIST_LABELS = (*digits, *ascii_uppercase, *ascii_lowercase)
 def read_femnist(path: Path | None = None) -> Source:
     """Read FEMNIST, LEAF's handwritten characters, by writer."""
     source = read_leaf(find_or_download(FEMNIST_FILES, path), Request(FEMNIST_LABELS))
-    return replace(source, name="femnist")
+    return replace(source, name="femnist", remark="")
 
 
 def read_celeba(path: Path | None = None) -> Source:
     """Read CelebA, LEAF's portraits, by celebrity."""
     request = Request(("not smiling", "smiling"))
-    return replace(read_leaf(find_or_download(CELEBA_FILES, path), request), name="celeba")
+    source = read_leaf(find_or_download(CELEBA_FILES, path), request)
+    return replace(source, name="celeba", remark="")
 
 
 # MedMNIST ---------------------------------------------------------------------------------------

@@ -35,7 +35,10 @@ def decode_image(
 
     try:
         with Image.open(io.BytesIO(blob)) as image:
+            check_image(image, where)
             plain = image.convert("L" if grey else "RGB")
+    except DataError:
+        raise
     except Exception as error:  # Pillow's formats raise almost anything for a damaged file
         raise make_image_error(where, error) from None
     if side is not None and plain.size != (side, side):
@@ -50,9 +53,25 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
     try:
         with open_regular_file(path) as file, Image.open(file) as image:
+            check_image(image, path)
             return image.size, image.mode in GREY_MODES
+    except DataError:
+        raise
     except Exception as error:
         raise make_image_error(path, error) from None
+
+
+def check_image(image: Any, where: object) -> None:
+    """Raise DataError for an image that bytes cannot hold, and for several images in one file."""
+    if image.mode[0] in "IF":  # Pillow would cut larger values off
+        bits = 16 if image.mode.startswith("I;16") else 32
+        raise DataError(
+            f"{where} has {bits} bits per pixel; convert it to 8 bits, or store arrays of floats in an"
+            " .npz"
+        )
+    count = getattr(image, "n_frames", 1)
+    if count > 1 and image.format != "MPO":  # a photograph with its preview
+        raise DataError(f"{where} holds {count} images; store each in a file of its own")
 
 
 def read_image_file(path: Path) -> bytes:
@@ -84,7 +103,8 @@ class ExampleFiles:
 
     def list_in(self, folder: Path) -> list[Path]:
         """List the example files in the subfolders, ordered by class and name."""
-        return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in self.suffixes)
+        found = (p for p in folder.glob("*/*") if p.suffix.lower() in self.suffixes)
+        return sorted(p for p in found if not {p.name[0], p.parent.name[:1]} & {"."})
 
     def list_train_and_test(self, path: Path) -> tuple[list[Path], list[Path]]:
         """List training files and, if there is a folder for them, test files."""
@@ -117,7 +137,7 @@ class ExampleFiles:
                 " each class"
             )
         source = Source(path.name, x, y, self.scale, labels, len(train) if test else None)
-        return replace(source, record=record)
+        return replace(source, record=record, remark=self.describe_unused([path]))
 
     def read_by_client(self, path: Path) -> Source:
         """Read the example files of all clients, with training files first."""
@@ -142,7 +162,17 @@ class ExampleFiles:
             users=np.repeat([i for i, _ in parts], [len(own) for _, own in parts]).astype(np.int64),
             user_names=tuple(check_client_name(p.name, str(p)) for p in folders),
             record=record,
+            remark=self.describe_unused(folders),
         )
+
+    def describe_unused(self, folders: list[Path]) -> str:
+        """Describe in one line which folder of validation examples is not read; empty if there is none."""
+        unused = [
+            folder / TEST_FOLDERS[1]
+            for folder in folders
+            if all(self.list_in(folder / name) for name in ("train", *TEST_FOLDERS))
+        ]
+        return f"{unused[0]} is not used, because there is a folder test" if unused else ""
 
     def _read_labelled(
         self, files: list[Path]

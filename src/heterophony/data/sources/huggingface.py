@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..source import (
     number_clients,
 )
 from .arrays import NO_CLIENTS, NamedClients, Request, wrap_arrays
+from .folder import check_image
 from .leaf import build_source, parse_windows, split_in_order
 from .reading import summarise_error
 from .tables import LABEL, TEXT_NAMES, Table, read_columns
@@ -84,15 +86,23 @@ def read_splits(
     others = {k: feature for k, feature in features.items() if k != clients}
     label = find_label(name, others, classes)
     inputs = {k: feature for k, feature in others.items() if k != label}
-    source = read_inputs(name, parts, inputs, label, request)
-    source = replace(source, official=len(parts[0]) if len(parts) > 1 else None)
+    source, columns = read_inputs(name, parts, inputs, label, request)
+    used = {"train", *find_test_split(splits)}
+    source = replace(
+        source,
+        official=len(parts[0]) if len(parts) > 1 else None,
+        remark=describe_unused(name, columns, [k for k in splits if k not in used]),
+    )
     return source if clients is None else name_users(source, list_names(parts, clients), name)
 
 
 def read_inputs(
     name: str, parts: Sequence[Any], inputs: Features, label: str, request: Request
-) -> Source:
-    """Read images if there are any, else arrays of numbers, else a text, else columns as a table."""
+) -> tuple[Source, list[str]]:
+    """Read images if there are any, else arrays of numbers, else a text, else columns as a table.
+
+    Also return the names of the columns that are not read.
+    """
     kinds = {k: type(feature).__name__ for k, feature in inputs.items()}
     images = [k for k, kind in kinds.items() if kind == "Image"]
     arrays = [k for k, kind in kinds.items() if kind in LIST_FEATURES]
@@ -105,10 +115,10 @@ def read_inputs(
         )
     if not images and not arrays and text is None:
         listed = {k: collect(parts, k) for k in inputs}
-        labels = list_labels(parts, label)
+        labels = list_labels(parts, label) if request.classes else list_numbers(parts, label)
         names = request.classes or getattr(parts[0].features[label], "names", None)
         own = replace(request, classes=names, users=None)
-        return read_columns(Table(name, name, {**listed, LABEL: labels}), own)
+        return read_columns(Table(name, name, {**listed, LABEL: labels}), own), []
     record: Record | None = None
     x: NDArray[Any]
     if text is None and request.tokenizer is not None:
@@ -119,13 +129,25 @@ def read_inputs(
     else:
         x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
     names = getattr(parts[0].features[label], "names", None)
-    values = collect(parts, label)
-    check_labels_given([None if names and v == NO_LABEL else v for v in values], name)
+    values = list_numbers(parts, label)
+    check_labels_given(values, name)
     source = wrap_arrays(x, np.array(values), name, task=request.task)
     source = source if record is None else replace(source, x=x, record=record)
+    unused = [k for k in inputs if k != (text or [*images, *arrays][0])]
     if names is None:
-        return decide_classes(source, request.classes)
-    return replace(source, labels=tuple(map(str, names)))
+        return decide_classes(source, request.classes), unused
+    return replace(source, labels=tuple(map(str, names))), unused
+
+
+def describe_unused(name: str, columns: Sequence[str], splits: Sequence[str]) -> str:
+    """Describe in one line what is not read of a data set; empty if everything is."""
+    found = [
+        f"the {word}{'s' * (len(names) > 1)} {', '.join(names)}"
+        for word, names in (("column", columns), ("split", splits))
+        if names
+    ]
+    verb = "is" if len([*columns, *splits]) == 1 else "are"
+    return f"{name}: {' and '.join(found)} {verb} not used" if found else ""
 
 
 def is_number(feature: Any) -> bool:
@@ -156,20 +178,51 @@ def collect(parts: Sequence[Any], column: str) -> list[Any]:
 
 def list_labels(parts: Sequence[Any], label: str) -> list[Any]:
     """List the labels of all rows, as names if they have any."""
-    names, values = getattr(parts[0].features[label], "names", None), collect(parts, label)
-    return values if names is None else [names[value] for value in values]
+    names, values = getattr(parts[0].features[label], "names", None), list_numbers(parts, label)
+    return values if names is None else [None if v is None else names[v] for v in values]
+
+
+def list_numbers(parts: Sequence[Any], label: str) -> list[Any]:
+    """List the labels of all rows as they are stored; a class that was not published is missing."""
+    named = getattr(parts[0].features[label], "names", None) is not None
+    return [None if named and v == NO_LABEL else v for v in collect(parts, label)]
 
 
 def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
     """Stack the images of all rows: as grey if all are grey, else in colour."""
-    pictures = collect(parts, column)
-    if any(picture is None for picture in pictures):
-        raise DataError(f"{name}: an image is missing in column '{column}'; filter it out")
+    pictures = load_images(name, parts, column)
+    for row, picture in enumerate(pictures, 1):
+        if picture is None:
+            raise DataError(f"{name}: an image is missing in column '{column}'; filter it out")
+        check_image(picture, f"{name}: column '{column}', row {row}")
     grey = all(picture.mode in ("1", "L") for picture in pictures)
     images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture in pictures]
     if len({one.shape for one in images}) > 1:
         raise DataError(f"{name}: all images must be the same size")
     return np.stack(images)
+
+
+def load_images(name: str, parts: Sequence[Any], column: str) -> list[Any]:
+    """Return the images of a column; raise DataError with the first row that cannot be decoded."""
+    try:
+        return collect(parts, column)
+    except Exception as error:  # Pillow and datasets raise many types
+        reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise DataError(
+            f"{name}: column '{column}', row {count_readable(parts) + 1}: not a readable image{reason}"
+        ) from None
+
+
+def count_readable(parts: Sequence[Any]) -> int:
+    """Count the rows before the first one that cannot be decoded."""
+    count = 0
+    try:
+        for part in parts:
+            for _ in part:
+                count += 1
+    except Exception:
+        return count
+    return count
 
 
 def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
@@ -183,13 +236,32 @@ def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
     return x
 
 
+@contextmanager
+def hide_progress(package: Any) -> Iterator[None]:
+    """Hide the progress bars and log lines of ``datasets`` inside the block."""
+    shown, level = not package.are_progress_bars_disabled(), package.logging.get_verbosity()
+    package.disable_progress_bars()
+    package.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        package.logging.set_verbosity(level)
+        if shown:
+            package.enable_progress_bars()
+
+
 def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
     """Return the training split and, if there is one, the test split."""
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
-    parts = [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
+    parts = [splits["train"], *[splits[k] for k in find_test_split(splits)]]
     # a format, as of with_format("torch"), changes what a row has
     return [p.with_format(None) if hasattr(p, "with_format") else p for p in parts]
+
+
+def find_test_split(splits: Mapping[str, Any]) -> list[str]:
+    """Return the name of the split of test examples; empty if there is none."""
+    return [k for k in TEST_SPLITS if k in splits][:1]
 
 
 def find_client_column(name: str, columns: Features, users: str | None) -> str | None:
@@ -236,7 +308,7 @@ LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # written by export, and 
 def is_saved(path: Path) -> bool:
     """Return True if a path holds a data set stored by ``datasets``: saved to disk, Parquet, JSON lines."""
     if path.suffix == ".parquet":
-        return True
+        return path.exists()
     names = (*SAVED_FILES, *LINES_FILES)
     return any((path / n).is_file() for n in names) or any(path.glob("**/train*.parquet"))
 
@@ -245,11 +317,12 @@ def load_saved(path: Path) -> Mapping[str, Any]:
     """Load the splits of a data set that ``datasets`` stored at a path."""
     package = import_datasets(str(path))
     try:
-        if any((path / n).is_file() for n in SAVED_FILES):
-            return get_splits(package.load_from_disk(str(path)))
-        if path.is_file():
-            return get_splits(package.load_dataset("parquet", data_files=str(path)))
-        return get_splits(package.load_dataset(str(path)))
+        with hide_progress(package):
+            if any((path / n).is_file() for n in SAVED_FILES):
+                return get_splits(package.load_from_disk(str(path)))
+            if path.is_file():
+                return get_splits(package.load_dataset("parquet", data_files=str(path)))
+            return get_splits(package.load_dataset(str(path)))
     except Exception as error:  # errors of Arrow and of datasets have many types
         reason = summarise_error(error)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
@@ -277,11 +350,10 @@ def import_datasets(name: str) -> Any:
 
 def load_splits(name: str) -> Mapping[str, Any]:
     """Load all splits of a data set on the hub."""
-    hub_name = name.removeprefix(HF_PREFIX)
+    package, hub_name = import_datasets(name), name.removeprefix(HF_PREFIX)
     try:
-        splits: Mapping[str, Any] = import_datasets(name).load_dataset(hub_name)
-    except DataError:
-        raise
+        with hide_progress(package):
+            splits: Mapping[str, Any] = package.load_dataset(hub_name)
     except Exception as error:  # the hub's errors have many types
         raise DataError(
             f"{name} could not be read ({type(error).__name__}: {summarise_error(error)}); check the"
@@ -353,13 +425,15 @@ def is_flower_data(data: object) -> bool:
 
 
 def read_flower_data(data: Any, request: Request) -> Source:
-    """Read the partitions as clients 0, 1, …; partitions of the test split are their test examples."""
+    """Read each partition as a client; partitions of the test split are the clients' test examples."""
     if request.users is not None:
         raise DataError(
             "users: the partitioner already names the client of each example; remove users"
         )
     splits = load_flower_partitions(data)
-    return read_joined("flwr-datasets", splits, range(len(splits["train"])), request)
+    clients = list(splits["train"])
+    parts = {k: [named[client] for client in clients] for k, named in splits.items()}
+    return read_joined("flwr-datasets", parts, clients, request)
 
 
 def read_joined(
@@ -400,24 +474,39 @@ def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source
     return read_joined("datasets", parts, list(train), request)
 
 
-def load_flower_partitions(data: Any) -> dict[str, list[Any]]:
-    """Load the training partitions and, if the test split is partitioned too, the test partitions."""
+def load_flower_partitions(data: Any) -> dict[str, dict[Any, Any]]:
+    """Load the training partitions and, if the test split is partitioned too, the test partitions.
+
+    Partitions are named by the column that they were made by, if there is one, else numbered.
+    """
     try:
-        partitioners = dict(data.partitioners) if hasattr(data, "partitioners") else {"train": data}
+        rules = dict(data.partitioners) if hasattr(data, "partitioners") else {"train": data}
         splits = {
-            split: [partitioners[split].load_partition(i) for i in range(rule.num_partitions)]
-            for split, rule in partitioners.items()
+            split: [rules[split].load_partition(i) for i in range(rule.num_partitions)]
+            for split, rule in rules.items()
         }
+        names = {k: getattr(rule, "partition_id_to_natural_id", {}) for k, rule in rules.items()}
     except Exception as error:  # the partitioner, the hub and the network raise many types
         raise DataError(f"flwr-datasets: {summarise_error(error)}") from None
-    counts = {k: len(v) for k, v in splits.items()}
     if "train" not in splits or not splits.keys() <= {"train", "test"}:
         raise DataError(
             f"flwr-datasets: partition 'train' and optionally 'test', not {', '.join(splits)}"
         )
+    counts = {k: len(v) for k, v in splits.items()}
     if len(set(counts.values())) > 1:
         raise DataError(
             f"flwr-datasets: {counts['train']} training but {counts['test']} test partitions; make"
             " them equal"
         )
-    return {k: splits[k] for k in ("train", "test") if k in splits}
+    parts = [k for k in ("train", "test") if k in splits]
+    named = all(len(ids) == counts["train"] for ids in names.values())
+    found = {
+        k: {names[k][i] if named else i: rows for i, rows in enumerate(splits[k])} for k in parts
+    }
+    for client in found["train"]:
+        if client not in found[parts[-1]]:
+            raise DataError(
+                f"flwr-datasets: client '{client}' has no test partition; partition both splits into the"
+                " same clients, or only train"
+            )
+    return found

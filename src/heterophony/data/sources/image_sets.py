@@ -215,7 +215,8 @@ def read_cifar(
     The path ``hf:uoft-cs/cifar10`` stands for the copy on the Hugging Face hub.
     """
     if path is not None and str(path).startswith(HF_PREFIX):
-        return replace(read_huggingface(str(path), Request(), classes), name=name)
+        source = read_huggingface(str(path), Request(), classes)
+        return replace(source, name=name, remark="")
     local = find_or_download(layout.dataset_files, path)
     if local.suffix == ".npz":
         numbers = tuple(str(i) for i in range(classes))

@@ -24,6 +24,7 @@ from ..source import Source, check_client_name, decide_classes
 from .arrays import NamedClients, Request, wrap_arrays
 from .download import DatasetFiles, find_or_download
 from .folder import IMAGE_SUFFIXES, decode_image, read_image_file
+from .reading import list_files
 from .texts import encode_texts
 
 KEYS = ("users", "num_samples", "user_data")
@@ -101,11 +102,11 @@ def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
     Without a split, all files are in the first list.
     """
     for place in (path, path / DATA_FOLDER):
-        train, test = (sorted((place / part).glob("*.json")) for part in ("train", "test"))
+        train, test = (list_files(place / part, ".json") for part in ("train", "test"))
         if train and test:
             return train, test
     places = (path, path / "all_data", path / DATA_FOLDER / "all_data")
-    return next(filter(None, (sorted(p.glob("*.json")) for p in places)), []), []
+    return next(filter(None, (list_files(p, ".json") for p in places)), []), []
 
 
 FEMNIST_PIXELS, FEMNIST_SHAPE = 784, (1, 28, 28)
@@ -144,6 +145,13 @@ def read_leaf(path: Path, request: Request) -> Source:
     """Read the examples of all users; a split into folders train and test is kept."""
     files, test_files = list_leaf_files(path)
     train, test = load_users(files), load_users(test_files)
+    return replace(
+        make_source(path, train, test, request), remark=describe_left_out(path, train, test)
+    )
+
+
+def make_source(path: Path, train: Users, test: Users, request: Request) -> Source:
+    """Make a source of the examples of all users: images, texts, windows of text, or numbers."""
     everything = [held for part in (train, test) for held in part.values() if held.y]
     if not everything:
         raise DataError(f"{path} has no user with examples")
@@ -151,22 +159,59 @@ def read_leaf(path: Path, request: Request) -> Source:
         return read_reddit(path, train, test, request)
     if is_next_character(everything[0]):
         windows = [parse_all_windows(part) for part in (train, test)]
-        source = build_source(path, *(windows if test_files else split_in_order(windows[0])))
+        source = build_source(path, *(windows if test else split_in_order(windows[0])))
         return replace(source, name=path.name)
     names = sort_names(check_client_name(u, str(path)) for u in train.keys() | test.keys())
     parts = [(i, part[u]) for part in (train, test) for i, u in enumerate(names) if u in part]
     parts = [(i, held) for i, held in parts if held.y]
-    x = np.concatenate([parse_examples(path, names[i], held) for i, held in parts])
-    y = np.concatenate([parse_labels(names[i], held, request.task) for i, held in parts])
+    read = [read_user(path, names[i], held, request.task) for i, held in parts]
+    check_same_shape([(held.file, names[i]) for i, held in parts], read)
+    x, y = (np.concatenate([pair[k] for pair in read]) for k in (0, 1))
     x = x.reshape(-1, *FEMNIST_SHAPE) if x.shape[1:] == (FEMNIST_PIXELS,) else x
     source = wrap_arrays(x, y, path.name, shape=x.shape[1:], task=request.task, path=path)
     if request.classes is not None:
         source = decide_classes(source, request.classes)
     return replace(
         source,
-        official=sum(len(held.y) for held in train.values()) if test_files else None,
+        official=sum(len(held.y) for held in train.values()) if test else None,
         users=np.concatenate([np.full(len(held.y), i, np.int64) for i, held in parts]),
         user_names=tuple(names),
+    )
+
+
+def read_user(
+    path: Path, name: str, held: UserExamples, task: TaskName
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the examples and the labels of one user."""
+    x, y = parse_examples(path, name, held), parse_labels(name, held, task)
+    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        raise DataError(f"{held.file}: user '{name}': x holds NaN, infinity or null")
+    return x, y
+
+
+def check_same_shape(
+    users: Sequence[tuple[Path, str]], read: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+) -> None:
+    """Raise DataError if the examples or labels of a user have another shape than the first user's."""
+    shapes = [(x.shape[1:], y.shape[1:]) for x, y in read]
+    for (file, name), shape in zip(users, shapes, strict=True):
+        if shape != shapes[0]:
+            raise DataError(
+                f"{file}: user '{name}' has examples {shape[0]} with labels {shape[1]}, user"
+                f" '{users[0][1]}' has {shapes[0][0]} with {shapes[0][1]}"
+            )
+
+
+def describe_left_out(path: Path, train: Users, test: Users) -> str:
+    """Describe in one line which users cannot be clients with the split; empty if all can."""
+    held = [{u for u, own in part.items() if own.y} for part in (train, test)]
+    left_out = (held[0] | held[1]) - (held[0] & held[1])
+    if not held[0] & held[1] or not left_out:
+        return ""
+    return (
+        f"{path.name}: {len(left_out)} of {len(held[0] | held[1])} users, such as"
+        f" '{sort_names(left_out)[0]}', have no training or no test examples; they are not among the"
+        " clients that keep the split"
     )
 
 

@@ -22,6 +22,12 @@ from ...core.errors import DataError
 from ...core.files import DATA_LIMIT, check_expansion, open_regular_file, read_regular_file
 
 
+def list_files(folder: Path, *suffixes: str) -> list[Path]:
+    """List the files with one of these suffixes, by name; those that begin with a dot are no data."""
+    found = [p for suffix in suffixes for p in folder.glob(f"*{suffix}")]
+    return sorted(p for p in found if not p.name.startswith("."))
+
+
 def load_npz(
     path: Path, wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, NDArray[Any]]:
@@ -167,8 +173,13 @@ def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
     return inner or {n: n for n in names}
 
 
+DAMAGES = (EOFError, zlib.error, zipfile.BadZipFile, tarfile.ReadError)
+
+
 def summarise_error(error: Exception) -> str:
     """Return the first line of the error that a damaged file of a data set raised."""
+    if isinstance(error, DAMAGES):
+        return "it is cut short or damaged"
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -16,7 +16,7 @@ from ..source import Source
 from . import builtin, client_sets, huggingface, image_sets, leaf
 from .arrays import NO_CLIENTS, NamedClients, Request
 from .download import DatasetFiles, download_to_cache
-from .formats import find_format, make_unknown_error
+from .formats import CONVERSIONS, find_format, make_unknown_error
 from .texts import TEXT_LENGTH
 
 
@@ -78,7 +78,7 @@ def read_source(
         return known_format.read(at, request)
     if at.exists():
         raise make_unknown_error(at)
-    if at.name != name:  # a path
+    if at.name != name or at.suffix.lower() in (".parquet", *CONVERSIONS):  # a path
         raise DataError(f"data.name: there is no {name}")
     raise DataError(
         f"data.name: '{name}' is neither a data set nor the path of a .npz file, a .csv file or a"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
-from ...core.files import read_regular_file
+from ...core.files import read_regular_file, sort_names
 from ..columns import (
     MAX_CATEGORIES,
     Columns,
@@ -29,19 +30,21 @@ from ..source import (
     Source,
     check_labels_given,
     decide_classes,
+    name_own_clients,
     name_users,
     number_clients,
     number_text_labels,
 )
-from .arrays import Request, wrap_arrays
+from .arrays import NamedClients, Request, wrap_arrays
 from .texts import encode_texts
 
 LABEL = "label"  # the column to be predicted
 TEXT_NAMES = ("text", "sentence")  # names of a column that is read as text
 BYTES_LIMIT = 1 << 31
 MAX_DIGITS = 18  # longest label; far more than any number of classes needs
+NUMBER = re.compile(r"(-?\d+)(?:\.(\d*))?")  # a label: its whole part and its fraction
 INDEX_NAME = re.compile(r"|Unnamed: \d+")  # of an index that pandas has stored as a column
-DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
+DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 
 
 @dataclass(frozen=True)
@@ -54,32 +57,40 @@ class Table:
     categorical: frozenset[str] = field(default_factory=frozenset)  # even if the cells are numbers
 
 
-class LabelledFrame:
-    """One table made of frames and labels: ``(x, y)`` or ``(x_train, y_train, x_test, y_test)``."""
+class JoinedFrame:
+    """One table made of frames, the training rows first; labels beside a frame become its column."""
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *parts: tuple[Any, Any]) -> None:
         self._cells: dict[str, list[Any]] = {}
-        for frame, labels in zip(given[::2], given[1::2], strict=True):
-            own, targets = list_columns(frame), list_labels(labels)
-            if LABEL in own:
-                raise DataError(
-                    f"the table has a column '{LABEL}' in addition to the labels; drop the column"
-                )
-            if self._cells and own.keys() != self._cells.keys() - {LABEL}:
+        counts: list[int] = []
+        for frame, labels in parts:
+            own = {**list_named_index(frame), **list_columns(frame)}
+            if labels is not None:
+                own = add_labels(own, list_labels(labels))
+            counts.append(max(map(len, own.values()), default=0))
+            if self._cells and own.keys() != self._cells.keys():
                 raise DataError("training and test examples have different columns")
-            if len(targets) != frame.shape[0]:
-                raise DataError(
-                    f"the table has {frame.shape[0]} examples but {len(targets)} labels"
-                )
-            for name, cells in (*own.items(), (LABEL, targets)):
+            for name, cells in own.items():
                 self._cells.setdefault(name, []).extend(cells)
-        chosen = frozenset[str]().union(*map(list_categorical, given[::2]))
-        self.columns, self.shape = list(self._cells), (len(self._cells[LABEL]), len(self._cells))
+        chosen = frozenset[str]().union(*(list_categorical(frame) for frame, _ in parts))
+        self.columns, self.shape = list(self._cells), (sum(counts), len(self._cells))
         self.dtypes = ["category" if name in chosen else "" for name in self.columns]
-        self.official = given[0].shape[0] if len(given) == 4 else None  # rows to train on, first
+        self.official = counts[0] if len(counts) == 2 else None  # rows to train on, first
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return np.array(self._cells[name], object)
+
+
+def add_labels(columns: dict[str, list[Any]], labels: list[Any]) -> dict[str, list[Any]]:
+    """Return the columns of a frame together with the labels beside it."""
+    rows = max(map(len, columns.values()), default=len(labels))
+    if LABEL in columns:
+        raise DataError(
+            f"the table has a column '{LABEL}' in addition to the labels; drop the column"
+        )
+    if len(labels) != rows:
+        raise DataError(f"the table has {rows} examples but {len(labels)} labels")
+    return {**columns, LABEL: labels}
 
 
 def list_labels(labels: Any) -> list[Any]:
@@ -92,11 +103,11 @@ def list_labels(labels: Any) -> list[Any]:
 def join_labels(data: Any) -> Any:
     """Join a frame and its labels into one table, client by client; return other data unchanged."""
     if is_labelled(data):
-        return LabelledFrame(*data)
+        return JoinedFrame(*zip(data[::2], data[1::2], strict=True))
     if type(data) is dict and data and all(map(is_labelled, data.values())):
-        return {client: LabelledFrame(*own) for client, own in data.items()}
+        return {client: join_labels(own) for client, own in data.items()}
     if type(data) is list and data and all(map(is_labelled, data)):
-        return [LabelledFrame(*own) for own in data]
+        return [join_labels(own) for own in data]
     return data
 
 
@@ -115,23 +126,35 @@ def read_table(path: Path, request: Request) -> Source:
     return read_columns(load_table(path), request)
 
 
-def read_frame(frame: Any, request: Request) -> Source:
+def read_frame(
+    frame: Any, request: Request, name: str = "table", where: str = "the table"
+) -> Source:
     """Read a table of pandas or polars."""
-    source = read_columns(
-        Table("table", "the table", list_columns(frame), list_categorical(frame)), request
-    )
+    columns = {**list_named_index(frame, request.users), **list_columns(frame)}
+    source = read_columns(Table(name, where, columns, list_categorical(frame)), request)
     return replace(source, official=getattr(frame, "official", None))
 
 
+def list_named_index(frame: Any, users: str | None = None) -> dict[str, list[Any]]:
+    """Return the level of a frame's index that names the clients; empty if there is none."""
+    index, name = getattr(frame, "index", None), (users or CLIENT).casefold()
+    levels = [n for n in getattr(index, "names", ()) if isinstance(n, str) and n.casefold() == name]
+    return {level: list_cells(frame.index.get_level_values(level)) for level in levels}
+
+
 def list_categorical(frame: Any) -> frozenset[str]:
-    """List the columns of a frame that have a categorical type."""
+    """List the columns of a frame that have a categorical type; a dict of columns has none."""
+    if isinstance(frame, Mapping):
+        return frozenset()
     dtypes = frame.dtypes
     kinds = dtypes if isinstance(dtypes, list) else [str(d) for d in dtypes]
     pairs = zip(frame.columns, kinds, strict=True)
     return frozenset(str(n) for n, kind in pairs if str(kind).casefold().startswith("categor"))
 
 
-def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
+def read_frames(
+    frames: Mapping[str, Any], request: Request, name: str = "table", where: str = "the table"
+) -> Source:
     """Read the tables of several clients, which have the same columns."""
     columns = {client: list_columns(frame) for client, frame in frames.items()}
     first, names = next((client, list(own)) for client, own in columns.items())
@@ -149,13 +172,11 @@ def read_frames(frames: Mapping[str, Any], request: Request) -> Source:
         )
     spans = [(c, slice(trained[c])) for c in frames]  # training rows of all clients come first
     spans += [(c, slice(trained[c], None)) for c in frames]
-    joined = {
-        name: [cell for c, rows in spans for cell in columns[c][name][rows]] for name in names
-    }
+    joined = {n: [cell for c, rows in spans for cell in columns[c][n][rows]] for n in names}
     if request.users is None:  # the keys name the clients
-        joined.pop(find_column(Table("table", "the table", joined), CLIENT) or "", None)
+        joined.pop(find_column(Table(name, where, joined), CLIENT) or "", None)
     chosen = frozenset[str]().union(*map(list_categorical, frames.values()))
-    source = read_columns(Table("table", "the table", joined, chosen), request)
+    source = read_columns(Table(name, where, joined, chosen), request)
     if trained != counts:
         source = replace(source, official=sum(trained.values()))
     if request.users is not None:
@@ -170,6 +191,8 @@ def read_columns(table: Table, request: Request) -> Source:
         raise ConfigError(
             f"data.task: {table.where} has one label per row; store {request.task} data as .npz"
         )
+    if not any(map(len, table.columns.values())):
+        raise DataError(f"{table.where} has no rows")
     label = find_column(table, LABEL)
     if label is None:
         raise DataError(
@@ -247,17 +270,41 @@ def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) ->
             wrap_arrays(x, targets, table.name, task="regression", path=path), classes
         )
     texts = [str(label).strip() for label in labels]
-    if all(t.removeprefix("-").isdecimal() for t in texts):
-        for row, text in enumerate(texts, 1):
-            if len(text) > MAX_DIGITS:
-                raise DataError(
-                    f"{table.where}, row {row}, column '{LABEL}': a number of {len(text)} digits is"
-                    " too large; number the labels 0, 1, …"
-                )
-        y = np.array([int(t) for t in texts])
-        return decide_classes(wrap_arrays(x, y, table.name, path=path), classes)
-    y, names = number_text_labels(texts, classes, table.where)
-    return decide_classes(wrap_arrays(x, y, table.name, path=path), names)
+    if (whole := parse_whole_labels(table, texts, classes)) is not None:
+        source = decide_classes(wrap_arrays(x, np.array(whole), table.name, path=path), classes)
+    else:
+        y, names = number_text_labels(texts, classes, table.where)
+        source = decide_classes(wrap_arrays(x, y, table.name, path=path), names)
+    if classes is None and len(source.labels) == 1:
+        raise DataError(
+            f"{table.where}: all rows have the label '{texts[0]}'; there must be two classes (list them in"
+            " data.classes if only one occurs here)"
+        )
+    return source
+
+
+def parse_whole_labels(
+    table: Table, texts: Sequence[str], classes: int | Sequence[str] | None
+) -> list[int] | None:
+    """Return labels that are whole numbers, written as 1 or 1.0; None if they are names of classes."""
+    found = [match for text in texts if (match := NUMBER.fullmatch(text))]
+    as_names = isinstance(classes, Sequence) and set(texts) <= set(classes)
+    if len(found) < len(texts) or (as_names and any("." in text for text in texts)):
+        return None
+    numbers = [match[1] for match in found]
+    for row, match in enumerate(found, 1):
+        if (match[2] or "").strip("0"):
+            raise DataError(
+                f"{table.where}, row {row}, column '{LABEL}': '{match[0]}' is not a whole number; for"
+                " numbers set task='regression' (data.task), for names list them in data.classes"
+            )
+    for row, number in enumerate(numbers, 1):
+        if len(number) > MAX_DIGITS:
+            raise DataError(
+                f"{table.where}, row {row}, column '{LABEL}': a number of {len(number)} digits is"
+                " too large; number the labels 0, 1, …"
+            )
+    return [int(number) for number in numbers]
 
 
 def read_clients_of_table(path: Path, users: str | None = None) -> tuple[str, ...]:
@@ -273,6 +320,40 @@ def list_clients_of_columns(table: Table, users: str | None) -> tuple[str, ...]:
     return number_clients(map(strip_text, table.columns[column]), table.where)[1]
 
 
+def list_tables(folder: Path) -> list[Path]:
+    """List the tables in a folder; none if there are fewer than two."""
+    found = [p for p in folder.iterdir() if is_table(p)] if folder.is_dir() else []
+    found = [p for p in found if p.is_file() and not p.name.startswith(".")]
+    return found if len(found) > 1 else []
+
+
+def load_tables(folder: Path) -> dict[str, Mapping[str, Sequence[Any]]]:
+    """Load the columns of every table in a folder, by the name of its file, in natural order."""
+    return name_own_clients((path.stem, load_table(path).columns) for path in list_tables(folder))
+
+
+def read_folder_of_tables(folder: Path, request: Request) -> Source:
+    """Read a folder with one table per client, named after the client; train and test are a split."""
+    tables, where = load_tables(folder), f"{folder} (its tables joined)"
+    if tables.keys() == {"train", "test"}:
+        joined = JoinedFrame((tables["train"], None), (tables["test"], None))
+        return read_frame(joined, request, folder.name, where)
+    return read_frames(tables, request, folder.name, where)
+
+
+def list_clients_of_folder(folder: Path, users: str | None) -> NamedClients:
+    """Return the clients of a folder with one table per client, or those that a column names."""
+    tables = load_tables(folder)
+    if users is None and tables.keys() != {"train", "test"}:
+        return NamedClients(tuple(tables))
+    held = [
+        list_clients_of_columns(Table(stem, str(folder / stem), columns), users)
+        for stem, columns in tables.items()
+    ]
+    has_split = tables.keys() == {"train", "test"} and held[0] == held[1]
+    return NamedClients(tuple(sort_names(set().union(*held))), has_split)
+
+
 def strip_text(value: Any) -> Any:
     """Return a cell without spaces around its text; numbers are unchanged."""
     return value.strip() if isinstance(value, str) else value
@@ -280,17 +361,12 @@ def strip_text(value: Any) -> Any:
 
 def load_table(path: Path) -> Table:
     """Load the columns of a file; refuse rows of a different length, and two columns with one name."""
-    try:
-        text = read_regular_file(path, BYTES_LIMIT).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"data.name: cannot read {path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise DataError(f"data.name: cannot read {path}: {reason}") from None
+    text = read_table_text(path)
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS[path.suffix.lower()], key=first.count)
     try:
-        lines = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if row]
+        # a cell in quotes may hold line breaks
+        lines = [r for r in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if r]
     except csv.Error as error:
         raise DataError(f"data.name: cannot read {path}: {error}") from None
     if len(lines) < 2:
@@ -304,6 +380,26 @@ def load_table(path: Path) -> Table:
             raise DataError(f"{path} has {header.count(name)} columns '{name}'; rename all but one")
     columns = {name: [row[i] for row in lines[1:]] for i, name in enumerate(header)}
     return Table(path.stem, str(path), columns)
+
+
+def read_table_text(path: Path) -> str:
+    """Read the text of a table, which must be UTF-8."""
+    try:
+        blob = read_regular_file(path, BYTES_LIMIT)
+        text = blob.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"data.name: cannot read {path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"data.name: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        code = "utf-16" if blob[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+        raise DataError(
+            f"data.name: cannot read {path}: it is not text in UTF-8; save it as UTF-8 (iconv -f {code}"
+            f" -t utf-8 {path.name})"
+        ) from None
+    if "\0" in text:
+        raise DataError(f"data.name: cannot read {path}: it holds a zero byte, so it is damaged")
+    return text
 
 
 def find_client_column(table: Table, users: str | None) -> str | None:

@@ -225,7 +225,9 @@ def count_slots(cluster: base.Cluster) -> int:
         needs = f"engine.cpus = {cluster.cpus:g}" + (
             f" and engine.gpus = {cluster.gpus:g}" if cluster.gpus else ""
         )
-        raise EngineError(f"no node of the Ray cluster is large enough for a job ({needs}); lower these settings")
+        raise EngineError(
+            f"no node of the Ray cluster is large enough for a job ({needs}); lower these settings"
+        )
     return slots
 
 

@@ -6,8 +6,21 @@ function showTable(section, id, table) {
   if (table) byId(id).replaceChildren(createResultTable(table));
 }
 
+const COSTS = ["MB_up", "MB_down", "seconds", "examples", "work", "simulated"];
+const MOST_COLUMNS = 17; // of the comparison; with more, the costs have a table of their own
+
+// The first column and the columns whose keys are shown.
+function selectColumns({ columns, titles, rows }, isShown) {
+  const kept = columns.map((_, i) => i).filter((i) => i === 0 || isShown(columns[i]));
+  return { titles: kept.map((i) => titles[i]), rows: rows.map(({ cells, bold }) => (
+    { cells: kept.map((i) => cells[i]), bold: bold.map((i) => kept.indexOf(i)) })) };
+}
+
 function drawTables() {
-  byId("table").replaceChildren(createResultTable(data.table));
+  const isCost = (key) => COSTS.includes(key), wide = data.table.columns.length > MOST_COLUMNS;
+  const main = wide ? selectColumns(data.table, (key) => !isCost(key)) : data.table;
+  byId("table").replaceChildren(createResultTable(main));
+  showTable("cost-table", "cost-table", wide && selectColumns(data.table, isCost));
   byId("table-note").textContent = data.table.notes.join(" ");
   showTable("client-means", "client-means-table", data.client_means);
   showTable("nets", "nets-table", data.nets);
