@@ -71,7 +71,8 @@ def wait_for_orphans() -> None:
 def run_demo(source: Path) -> Numbers:
     """Run what ``make demo`` runs."""
     text = (ROOT / "examples" / "demo.toml").read_text()
-    if not (source / "heterophony" / "studies").exists():
+    keys = source / "heterophony" / "config" / "keys.py"
+    if not keys.exists() or '"local": "training"' not in keys.read_text():
         text = text.replace("[training]", "[local]")  # the earlier name of this section
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "demo.toml"
