@@ -47,8 +47,8 @@ FOUND = """\
 
 - **P: Local is the highest in both federations**, beyond the (uncorrected) interval of every difference. Each client trains the whole pretrained net on its own images; at this skew and size that is hard to beat. FedPer and FedSA-LoRA, which share a part, come closest.
 - **G: full fine-tuning is the highest** (2 to 3.5 points above LoRA, FFA-LoRA and the linear probe at alpha 0.1, 4 to 6 at alpha 0.5). LoRA sends a fifth of its bytes and FFA-LoRA a seventeenth.
-- **Of the methods with personal adapters**, FedSA-LoRA is 44 and 19 points above LoRA in P. FedDPA is not above LoRA: its head is shared, and its personal adapter is trained with the head before the average and used with the one after it.
-- **Adapters do not save time here**: this small net trains without autograd, nets with adapters do not, so LoRA takes longer than full fine-tuning.
+- **Of the methods with personal adapters**, FedSA-LoRA is 44 and 19 points above LoRA in P. FedDPA is not above LoRA. A possible reason, not tested: its head is shared, so a personal adapter is trained with the head before the average and used with the one after it.
+- **Adapters do not save time here**: LoRA takes longer than full fine-tuning. Only plain layers [train without autograd](../how-to/scaling.md#small-clients).
 - The checkpoint is weak (24 % on the 100 classes), the net small, the rounds few, and nothing was tuned but one rate of two. Larger pretrained nets may order the methods otherwise.
 """
 
