@@ -174,3 +174,34 @@ def test_a_module_that_loads_in_its_own_way_does_so():
     net = nn.Sequential(Doubling(2, 2))
     load_tensors(net, {"0.bias": torch.ones(2)})
     assert net[0].bias.tolist() == [2, 2]
+
+
+def test_named_parameters_are_those_of_torch():
+    tied = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    tied[2].weight = tied[0].weight
+    nested = nn.Sequential(tied, nn.Identity(), tied, nn.PReLU())
+    for module in (tied, nested):
+        assert list(module_copies.iterate_named_parameters(module)) == list(
+            module.named_parameters()
+        )
+
+
+class FrozenNorm(nn.Sequential):
+    """Keeps its BatchNorm in evaluation mode, as fine-tuning often does."""
+
+    def train(self, mode: bool = True) -> "FrozenNorm":
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def test_a_module_that_overrides_train_decides_the_mode_of_its_parts():
+    plain, frozen = (
+        kind(nn.Linear(2, 2), nn.BatchNorm1d(2)) for kind in (nn.Sequential, FrozenNorm)
+    )
+    for whole in (nn.Sequential(plain.eval()), nn.Sequential(frozen.eval())):
+        module_copies.start_training(whole)
+        again = deepcopy(whole).train()
+        assert [m.training for m in whole.modules()] == [m.training for m in again.modules()]
+    assert plain[1].training
+    assert not frozen[1].training

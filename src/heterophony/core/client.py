@@ -15,7 +15,7 @@ from .accelerator import ON_CPU, autocast, computing, get_compute, read_loss, wi
 from .errors import ConfigError, DivergedError
 from .groups import Pull, check_pass, cut_batches, prepare_pass
 from .meeting import train_directly
-from .net import BATCH_NORMS, Net, list_state
+from .net import BATCH_NORMS, Net, iterate_named_parameters, list_state, start_training
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import (
     ClientData,
@@ -155,9 +155,9 @@ class Client:
         # phase -> momentum after its last pass of the round
         self._momentum: dict[str, Tensors] = {}
         self._losses: dict[str, tuple[float, int]] = {}  # sum and number, for the mean of a phase
-        check_all_received(self._list_names("shared"), kept | sent)
-        load_into_net(self.net, kept)
-        load_into_net(self.net, sent)
+        known = kept | sent
+        check_all_received(self._list_names("shared"), known)
+        load_into_net(self.net, known)
 
     def fit(
         self,
@@ -222,7 +222,8 @@ class Client:
         named, how, phase = call.named, call.how, call.phase
         if not named:
             return  # a head without parameters has nothing to learn
-        trained, parameters = {id(p) for p in named.values()}, list(self.net.parameters())
+        trained = {id(p) for p in named.values()}
+        parameters = [p for _, p in iterate_named_parameters(self.net)]
         for p in parameters:
             p.requires_grad_(id(p) in trained)
         kept = self.memory.get(f"momentum/{phase}", Tensors())
@@ -231,7 +232,7 @@ class Client:
         optimiser = create_optimizer(named, how, call.rates, kept, factor)
         loss_sum, updates = self._losses[phase] if call.turn else (0.0, 0)
         with seeded(self._draw_seed, "fit", self.t, self.id, *call.key):
-            self.net.train()
+            start_training(self.net)
             loss_sum, more = self._run_steps(call, optimiser, loss_sum)
         optimiser.zero_grad()
         for p in parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 import torch
@@ -62,7 +63,7 @@ class DirectPass:
         self.rates = Rates(by_name, sgd.momentum_factor, sgd.nesterov, sgd.how.weight_decay)
         self.momentum = {k: v for k, v in self.optimiser.momentum.items() if k in self.rates.names}
 
-    @property
+    @cached_property
     def shape_key(self) -> tuple[object, ...]:
         """The properties that decide which kernels run, besides the size of the mini-batch."""
         shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())

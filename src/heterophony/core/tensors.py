@@ -24,6 +24,7 @@ from .net import (
     Module,
     copy_part,
     find_aliases,
+    iterate_named_parameters,
     iterate_tensors,
     list_state,
     load_tensors,
@@ -159,7 +160,7 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 def mark_given(net: nn.Module) -> None:
     """Mark the parameters that are frozen now as given, before training freezes and unfreezes others."""
-    for p in net.parameters():
+    for _, p in iterate_named_parameters(net):
         if not p.requires_grad:
             setattr(p, GIVEN_MARK, True)
 
@@ -171,7 +172,7 @@ def is_given(tensor: Tensor) -> bool:
 
 def copy_net(net: Module) -> Module:
     """Return a copy of the net that shares the memory of the given parameters, which never change."""
-    memo: Memo = {id(p): share_memory(p) for p in net.parameters() if is_given(p)}
+    memo: Memo = {id(p): share_memory(p) for _, p in iterate_named_parameters(net) if is_given(p)}
     copied: Any = copy_part(net, memo)
     return copied  # type: ignore[no-any-return]
 
@@ -197,7 +198,7 @@ def weights(module: nn.Module) -> Tensors:
 
 def params(module: nn.Module) -> Tensors:
     """Return the module's live parameters, so that a loss on them has gradients."""
-    return Tensors((k, p) for k, p in module.named_parameters() if not is_given(p))
+    return Tensors((k, p) for k, p in iterate_named_parameters(module) if not is_given(p))
 
 
 def frozen(module: nn.Module) -> nn.Module:

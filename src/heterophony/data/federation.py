@@ -117,12 +117,17 @@ class Federation:
         owners = self.clients if client == POOLED_CLIENT else (client,)
         held = {c: getattr(self, part)[c] for c in owners}
         rows = torch.cat(list(held.values())) if client == POOLED_CLIENT else held[client]
-        how = self.transform or transforms.Transform(transforms.UNCHANGED, self.scale, self.scale)
+        how = self._chosen_transform
         scale, image_transform = (how.train, how.moves) if part == "train" else (how.test, None)
         if self.skew is None:
             return Samples(self.x, self.y, scale, rows, image_transform)
         view = transforms.make_skew_view(self.skew, held, self.scale.unit, part)
         return transforms.SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
+
+    @cached_property
+    def _chosen_transform(self) -> transforms.Transform:
+        unchanged = transforms.Transform(transforms.UNCHANGED, self.scale, self.scale)
+        return self.transform or unchanged
 
     def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
         """Return the same federation, together with the section [data] that builds it."""

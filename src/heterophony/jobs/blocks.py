@@ -95,9 +95,10 @@ def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStor
     begun = time.perf_counter()
     parts = ("test", "validation") if plan.federation.validates else ("test",)
     replies, clients, kept = list[Reply](), list[EvaluatedClient](), 0
+    has_memories = client_store.has_memories()
     for job in jobs:
         samples = {part: plan.federation.samples(job.client, part) for part in parts}
-        memory = client_store.load_memory(job.client, before=job.t)
+        memory = client_store.load_memory(job.client, before=job.t) if has_memories else {}
         clients.append(EvaluatedClient(job, memory, samples))
         kept += sum(tensors.nbytes for tensors in memory.values())
         if kept > KEPT_BYTES:
@@ -358,15 +359,15 @@ def measure_rows(
     """Compute the score, loss and metrics of each client's rows, with the same bits as for one client."""
     counted = plan.task.name == "classification"
     variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
-    scores = plan.task.score_examples(output, y, variance).split(list(sizes))
+    scores = plan.task.score_examples(output, y, variance)
     losses = plan.task.list_losses(output, y).split(list(sizes))
-    parts = zip(scores, losses, output.split(list(sizes)), y.split(list(sizes)), strict=True)
+    values = count_by_client(scores, sizes) if counted else add_by_client(scores.split(list(sizes)))
+    sums = add_by_client(losses)
+    parts = zip(values, sums, losses, output.split(list(sizes)), y.split(list(sizes)), strict=True)
     found = []
-    for score, loss, out, labels in parts:
-        value = score.sum().item() if len(score) else 0.0
-        one: dict[str, float] = {"": int(value) if counted else value}
-        mean = loss.sum().item() / loss.numel() if len(loss) else float("nan")
-        if isfinite(mean):
+    for value, total, loss, out, labels in parts:
+        one = {"": value}
+        if len(labels) and isfinite(mean := total / loss.numel()):
             one[LOSS_PREFIX] = mean
         for metric in plan.metrics if len(labels) else ():
             if isfinite(number := float(metric.compute(out, labels))):
@@ -375,3 +376,15 @@ def measure_rows(
             one |= count_confusions(out, labels)
         found.append(one)
     return found
+
+
+def count_by_client(correct: Tensor, sizes: Sequence[int]) -> list[float]:
+    """Count the correct examples of each client."""
+    counts = torch.nn.functional.pad(correct.cumsum(0), (1, 0))
+    ends = torch.tensor(sizes).cumsum(0)
+    return (counts[ends] - counts[ends - torch.tensor(sizes)]).tolist()
+
+
+def add_by_client(parts: Sequence[Tensor]) -> list[float]:
+    """Add up the numbers of each client; read all sums at once."""
+    return torch.stack([part.sum() for part in parts]).tolist()

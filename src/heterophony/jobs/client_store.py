@@ -63,6 +63,10 @@ class ClientStore(ABC):
         """Allow writes inside the ``with`` block to be postponed; at its end, all memories are stored."""
         yield
 
+    def has_memories(self) -> bool:
+        """Return False only if no client has a memory."""
+        return True
+
     def load_memory(self, client: str, before: int) -> Memory:
         """Load the client's newest memory older than round ``before``; empty if there is none."""
         blob = self.read_blob(client, before)
@@ -111,6 +115,13 @@ class FolderClientStore(ClientStore):
             return b""
         with translate_disk_errors(self.client_folder(client)):
             return read_regular_file(self.memory_file(client, rounds[-1]), BLOB_LIMIT)
+
+    def has_memories(self) -> bool:
+        try:
+            with os.scandir(self.memory_folder) as entries:
+                return any(True for _ in entries)
+        except FileNotFoundError:
+            return False
 
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
         if blob or self.list_rounds(client):  # an empty memory must replace an older one
