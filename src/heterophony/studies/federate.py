@@ -92,43 +92,22 @@ def federate(
         raise ConfigError(f"clients: must be a whole number, not {clients!r}")
     if path is not None and not isinstance(data, str | Path):
         raise ConfigError("path: only a data set with a name has files; leave it out")
-    data = join_labels(join_split(data))
-    request = Request(classes, task, users, tokenizer)
-    if isinstance(data, list | dict) and not (
-        huggingface.is_datasets_object(data) or has_tables(data)
-    ):
-        if client is not None or users is not None:
-            raise ConfigError(
-                "client: data in a list or dict already belong to clients; remove client and users"
-            )
-        if tokenizer is not None:
-            raise ConfigError("tokenizer: arrays have no texts; leave it out")
+    data, request = join_labels(join_split(data)), Request(classes, task, users, tokenizer)
+    if is_data_by_client(data):
+        check_not_divided(request, client, partition)
         federation = federate_own_data(data, request, terms, validation_fraction, split)
-        if partition is not None:
-            raise ConfigError(
-                "partition: data in a list or dict already belong to clients; leave it out"
-            )
-        if clients is not None and clients != len(federation.train):
+        if clients not in (None, len(federation.train)):
             raise ConfigError(
                 f"clients: is {clients}, but the data have {len(federation.train)} clients; leave it out"
             )
-        skew = resolve_skew(feature_skew, federation.x, seed)
-        federation = replace(federation, skew=skew)
+        federation = replace(federation, skew=resolve_skew(feature_skew, federation.x, seed))
     else:
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            source = resolve_source(data, path, request)
-            if client is not None:
-                source = name_users(source, client, "client")
-            named = find_own_clients(data, users, source)
-            if partition is None and (client is not None or named.names):
-                partition = Natural()
-                count = len(named.names or source.user_names)
+            source, named = read_source_and_clients(data, path, request, client)
+            if partition is None and named.names:
+                partition, count = Natural(), len(named.names) if clients is None else clients
                 official = named.has_split and split is None
-                terms = replace(
-                    terms,
-                    clients=count if clients is None else clients,
-                    split="official" if official else terms.split,
-                )
+                terms = replace(terms, clients=count, split="official" if official else terms.split)
             rule = resolve_partition(partition)
             federation = partition_source(source, rule, terms, feature_skew, validation_fraction)
     if federation.remark:
@@ -137,32 +116,56 @@ def federate(
     federation = federation.encode_table()
     if client is not None or not isinstance(data, str | Path):
         return federation
-    recipe = {
-        **shares,
-        **asdict(terms),
-        "users": users,
-        "tokenizer": tokenizer,
-        "path": path,
-        "name": str(data),
-        "clients": len(federation.train),
-        "transform": transform,
-        "frozen_augment": frozen_augment,
-        "classes": classes if isinstance(classes, int | None) else list(classes),
-    }
-    return federation.with_recipe(complete_recipe(recipe, rule, feature_skew))
+    settings = {**shares, **asdict(terms), **vars(request), "name": str(data), "path": path}
+    settings |= {"transform": transform, "frozen_augment": frozen_augment}
+    settings["clients"] = len(federation.train)
+    return federation.with_recipe(complete_recipe(settings, rule, feature_skew))
+
+
+def is_data_by_client(data: Any) -> bool:
+    """Return True if data are a list or dict with the arrays of each client."""
+    return isinstance(data, list | dict) and not (
+        huggingface.is_datasets_object(data) or has_tables(data)
+    )
+
+
+def check_not_divided(request: Request, client: object, partition: Partition | str | None) -> None:
+    """Raise ConfigError for an argument that cannot apply to arrays of each client."""
+    belong = "data in a list or dict already belong to clients"
+    if client is not None or request.users is not None:
+        raise ConfigError(f"client: {belong}; remove client and users")
+    if request.tokenizer is not None:
+        raise ConfigError("tokenizer: arrays have no texts; leave it out")
+    if partition is not None:
+        raise ConfigError(f"partition: {belong}; leave it out")
+
+
+def read_source_and_clients(
+    data: Any, path: str | None, request: Request, client: Iterable[object] | None
+) -> tuple[Source, NamedClients]:
+    """Read a data set, and find the clients that it or ``client`` names."""
+    source = resolve_source(data, path, request)
+    if client is None:
+        return source, find_own_clients(data, request.users, source)
+    source = name_users(source, client, "client")
+    named = find_own_clients(data, request.users, source)
+    return source, replace(named, names=named.names or source.user_names)
 
 
 def complete_recipe(
-    recipe: Mapping[str, Any], rule: Partition, skew: Skew | None
+    settings: Mapping[str, Any], rule: Partition, skew: Skew | None
 ) -> Mapping[str, Any] | None:
-    """Complete the section [data] that describes a federation; return None if settings cannot describe it."""
+    """Return the section [data] that recreates a federation; None if settings cannot describe it."""
     kinds = [kind for kind, cls in PARTITIONS.items() if type(rule) is cls]
     if not kinds:  # the partition is the user's own
         return None
     partition = {"kind": kinds[0], **list_rule_settings(rule)}
     described = None if skew is None else describe_skew(skew)
+    classes = settings["classes"]
+    classes = classes if isinstance(classes, int | None) else list(classes)
+    rest = {"classes": classes, "partition": partition, "feature_skew": described}
     try:
-        section = DataSection(**{**recipe, "partition": partition, "feature_skew": described})
+        section = DataSection(**{**settings, **rest})
         return asdict(fill_data_defaults(section))
     except ConfigError:  # allowed here, but not in a configuration
         return None
