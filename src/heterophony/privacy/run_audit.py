@@ -28,7 +28,7 @@ from ..runs.folder import RunFolder
 from ..studies.compare import create_comparison, label_algorithms
 from ..studies.hooks import RunsProgress
 from ..studies.run import execute_plan
-from ..studies.spec import RunSpec, complete_specs, read_federation
+from ..studies.spec import RunSpec, load_data_of_specs, read_federation
 from . import audit
 from .attack_job import AttackCase, AttackSettings
 from .summary import PRIVATE_KNOWLEDGE, AuditPreset
@@ -179,7 +179,7 @@ def open_audit(
     if victims.clients > len(federation.clients):
         raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
     labels = label_algorithms(list(configs))
-    specs = complete_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
+    specs = load_data_of_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
     folders = create_comparison(parent, specs)
     asked = {
         "algorithms": list(configs),

@@ -172,17 +172,15 @@ def complete_recipe(
 
 
 def resolve_partition(partition: Any) -> Partition:
-    """Return the partition given by an object or a name (``"iid"``); default: Dirichlet 0.1."""
+    """Return the partition that an object or a name such as ``"iid"`` stands for; default: Dirichlet(0.1)."""
     if partition is None:
         return Dirichlet()
     if isinstance(partition, str):
-        cls = choose(PARTITIONS, partition.lower(), "partition")
-        by_name: Partition = construct(cls, {}, "partition")
-        return by_name
-    if isinstance(partition, type) or not (
-        hasattr(partition, "deal") or hasattr(partition, "allot")
-    ):
-        what = partition.__name__ if isinstance(partition, type) else repr(partition)
+        cls: type[Partition] = choose(PARTITIONS, partition.lower(), "partition")
+        return construct(cls, {}, "partition")
+    is_class = isinstance(partition, type)
+    if is_class or not (hasattr(partition, "deal") or hasattr(partition, "allot")):
+        what = partition.__name__ if is_class else repr(partition)
         raise ConfigError(
             f"partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name such as"
             f" 'iid', not {what}"
@@ -192,7 +190,7 @@ def resolve_partition(partition: Any) -> Partition:
 
 
 def join_split(data: Any) -> Any:
-    """Return ``{"train": …, "test": …}`` as one data set with this split; return other data unchanged."""
+    """Convert ``{"train": …, "test": …}`` to one data set with this split; return other data unchanged."""
     if type(data) is not dict or huggingface.is_datasets_object(data):
         return data
     if data.keys() == {"train", "validation", "test"}:
@@ -217,7 +215,7 @@ def join_split(data: Any) -> Any:
 
 
 def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
-    """Return the clients that the data themselves name, and whether they have an official split."""
+    """Return the clients that the data name, and whether these have their own test examples."""
     if isinstance(data, str | Path):
         return find_named_clients(str(data), users)
     if isinstance(data, tuple) or source.users is None or not source.official:
@@ -227,13 +225,13 @@ def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClien
 
 
 def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
-    """Return True if every client has a table: a frame, or a data set of Hugging Face."""
+    """Return True if every client's data are a pandas frame or a data set of Hugging Face."""
     values = list(data.values() if isinstance(data, Mapping) else data)
     return bool(values) and all(is_frame(v) or huggingface.is_datasets_object(v) for v in values)
 
 
 def resolve_source(data: Any, path: str | None, request: Request) -> Source:
-    """Return the data set behind a name, a path, an object of another package, or arrays."""
+    """Read the data set of a name or path, or convert arrays and objects of other packages to one."""
     if isinstance(data, type):
         raise DataError(f"data: is the class {data.__name__}; pass an object of it")
     if isinstance(data, str | Path):
@@ -257,14 +255,14 @@ def resolve_source(data: Any, path: str | None, request: Request) -> Source:
         raise DataError(
             "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of torch, a"
             " frame, a Dataset of Hugging Face, a list or dict with these of each client, or the name"
-            f" or path of a data set; not {describe_data(given)}"
+            f" or path of a data set; not {describe_given(given)}"
         )
     official = len(given[1]) if len(given) == 4 else None
     return decide_classes(join_examples([given], request.task, official), request.classes)
 
 
-def describe_data(given: Any) -> str:
-    """Describe what was passed in place of data, for error messages."""
+def describe_given(given: Any) -> str:
+    """Describe, for error messages, a value that was passed as data but cannot be data."""
     if isinstance(given, tuple | list):
         return f"{len(given)} values"
     return "None" if given is None else f"an object of type {type(given).__name__}"
@@ -277,15 +275,15 @@ def federate_own_data(
     validation_fraction: float,
     split: SplitMode | None,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; clients without names are numbered.
+    """Build a federation of clients that have their own arrays; the clients in a list are numbered.
 
-    Clients with four arrays keep their split, unless ``split`` is ``"merged"``.
+    Clients with training and test arrays keep this split, unless ``split`` is ``"merged"``.
     """
     pairs = data.items() if isinstance(data, dict) else enumerate(data)
     own = name_own_clients((c, unpack_datasets(d, request.task)) for c, d in pairs)
     for name, given in own.items() if own else [("", None)]:
         if not isinstance(given, tuple | list) or len(given) not in (2, 4):
-            found = f"; client {name} has {describe_data(given)}" if own else ""
+            found = f"; client {name} has {describe_given(given)}" if own else ""
             raise DataError(
                 f"every client needs (x, y) or (x_train, y_train, x_test, y_test){found}"
             )
@@ -309,7 +307,7 @@ def join_examples(
     official: int | None = None,
     names: Sequence[str] = (),
 ) -> Source:
-    """Make one source from (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
+    """Join the arrays (x, y) or (x_train, y_train, x_test, y_test) of one or several clients to a source."""
     xs = [x for p in parts for x in p[::2]]
     ys = [to_array(y) for p in parts for y in p[1::2]]
     counts = [y.shape[0] if y.ndim else 0 for y in ys]
@@ -339,7 +337,7 @@ def check_same_examples(xs: Mapping[str, Any]) -> None:
 
 
 def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Convert numbers to the type in which they are stored, because clients' types may differ; keep bytes."""
+    """Convert a client's numbers to float32 or int64, the types in which data sets store them; keep bytes."""
     if np.issubdtype(x.dtype, np.floating):
         return x.astype(np.float32, copy=False)
     whole = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
@@ -347,7 +345,7 @@ def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
-    """Return examples and labels, training before test."""
+    """Join training and test arrays; return all examples and all labels, training before test."""
     plain = [to_array(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):
         if x.shape[:1] != y.shape[:1]:
