@@ -415,7 +415,7 @@ take_out(
     (blobs.ReplyStore, "find_reply", lambda _: store_later.find_reply),  # type: ignore[attr-defined]
 )
 take_out("check the sha256 of a stored reply", (blobs.ReplyStore, "load_file", load_any))
-take_out("keep Control messages in order", (board_session, "rank_control", any_order))
+take_out("keep Control messages in order", (board_session, "rank_control_message", any_order))
 take_out("sync the name of events.jsonl", (RunFolder, "__init__", names_known))
 
 

@@ -24,8 +24,8 @@ from heterophony.boards.fleet.install import (
 from heterophony.boards.fleet.ssh import BoardError, Content, call_board, explain, push_files
 from heterophony.boards.fleet.steps import (
     check_board,
+    format_unit,
     make_board_words,
-    make_unit,
     read_facts,
     read_status,
 )
@@ -195,7 +195,7 @@ def test_one_board_that_fails_does_not_stop_the_others():
 def test_the_unit_has_the_limits_and_comes_back_after_a_failure(tmp_path, runner, monkeypatch):
     board = make_board(systemd=True, memory_mb=900, cpu_percent=50, nice=3, data="/srv/50% of it")
     words = make_board_words(board, ["0", "1"], "r")
-    text = make_unit(board, words)
+    text = format_unit(board, words)
     assert "Nice=3\nMemoryMax=900M\nCPUQuota=50%\n" in text
     assert "Restart=on-failure\nRestartSec=10\nRestartPreventExitStatus=3\n" in text
     assert (

@@ -29,7 +29,7 @@ POLL_SECONDS = 0.01
 MakeEndpoint = Callable[[str], BrokerEndpoint]
 
 
-def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
+def end_mqtt_session(name: str, make_endpoint: MakeEndpoint) -> None:
     """End the connection and session of a name by connecting under the same name.
 
     Mosquitto has no command for this, but it admits only the newest connection of a name.
@@ -38,17 +38,17 @@ def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
         wait_for_connection(transport, time.monotonic() + TIMEOUT_SECONDS)
 
 
-def clear_retained(board: str, make_endpoint: MakeEndpoint) -> int:
+def delete_retained_messages(board: str, make_endpoint: MakeEndpoint) -> int:
     """Delete all retained messages of a board; return how many there were."""
     own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
-        found = list_retained(transport, mark)
+        found = list_retained_topics(transport, mark)
         for topic in found:  # at most three messages, so the queue has room
             transport.publish(topic, b"", retain=True)
     return len(found)
 
 
-def list_retained(transport: MqttTransport, mark: str) -> list[str]:
+def list_retained_topics(transport: MqttTransport, mark: str) -> list[str]:
     """Return the topics of all messages that arrive before a marker message that we publish."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     wait_for_connection(transport, deadline)
@@ -239,8 +239,8 @@ class Broker:
         if process.reload_mosquitto(self.folder):
             make_endpoint = self._make_endpoints(authority)
             try:
-                end_session(name, make_endpoint)
-                clear_retained(name, make_endpoint)
+                end_mqtt_session(name, make_endpoint)
+                delete_retained_messages(name, make_endpoint)
             except BrokerError:  # it is too busy to answer, perhaps with a flood of this very board
                 self._restart()
 

@@ -42,9 +42,9 @@ class CertificateAuthority:
     def create(cls) -> Self:
         """Create an authority with a new key and a certificate that it signs itself."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-        name = make_common_name("heterophony broker authority")
+        name = make_x509_name("heterophony broker authority")
         builder = (
-            make_builder(
+            make_certificate_builder(
                 name, name, key.public_key(), now - CLOCK_TOLERANCE, now + AUTHORITY_LIFETIME
             )
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -69,7 +69,7 @@ class CertificateAuthority:
 
     def issue_for_broker(self, hosts: Sequence[str]) -> CertificateAndKey:
         """Issue a certificate for all names and addresses at which the broker can be reached."""
-        names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
+        names = x509.SubjectAlternativeName([make_alternative_x509_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_for_board(
@@ -95,7 +95,7 @@ class CertificateAuthority:
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
         start = min(datetime.now(UTC), until) - CLOCK_TOLERANCE
         builder = (
-            make_builder(make_common_name(name), issuer, key.public_key(), start, until)
+            make_certificate_builder(make_x509_name(name), issuer, key.public_key(), start, until)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(make_key_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
@@ -130,12 +130,12 @@ class CertificateAuthority:
         return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def read_expiry(certificate: str) -> datetime:
+def read_certificate_expiry(certificate: str) -> datetime:
     """Return when a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
-def read_clients(certificate: str) -> tuple[str, ...]:
+def read_certificate_clients(certificate: str) -> tuple[str, ...]:
     """Return the clients that a certificate names; an empty tuple if it allows any client."""
     extensions = x509.load_pem_x509_certificate(certificate.encode()).extensions
     try:
@@ -151,7 +151,7 @@ def read_serial_number(certificate: str) -> str:
     return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
 
 
-def make_builder(
+def make_certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -186,12 +186,12 @@ def make_key_usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-def make_common_name(name: str) -> x509.Name:
+def make_x509_name(name: str) -> x509.Name:
     """Return a certificate's subject with this common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def make_alternative_name(name: str) -> x509.GeneralName:
+def make_alternative_x509_name(name: str) -> x509.GeneralName:
     """Return an IP address or host name as a certificate's alternative name."""
     try:
         return x509.IPAddress(ip_address(name))
@@ -270,7 +270,7 @@ class CertificateStore:
     def list_enrolled(self) -> list[EnrolledBoard]:
         """Return all enrolled boards, sorted by name."""
         return [
-            EnrolledBoard(path.stem, read_expiry(text), read_clients(text))
+            EnrolledBoard(path.stem, read_certificate_expiry(text), read_certificate_clients(text))
             for path, text in read_certificates(self.enrolled_folder)
         ]
 
@@ -293,7 +293,7 @@ def read_certificates(folder: Path) -> list[tuple[Path, str]]:
         certificates = [(path, path.read_text()) for path in sorted(folder.iterdir())]
     for path, text in certificates:
         try:
-            read_expiry(text)
+            read_certificate_expiry(text)
         except ValueError:
             raise FolderError(f"{path} is damaged: it is not a certificate") from None
     return certificates

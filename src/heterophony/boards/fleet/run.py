@@ -93,7 +93,7 @@ class Preparation:
         return self.start(board)
 
 
-def assign(
+def assign_clients_to_boards(
     fleet: Fleet, config: Config, federation: Federation | None
 ) -> dict[str, tuple[str, ...]]:
     """Return each board's clients; raise ConfigError if the boards' settings do not match the run's data."""

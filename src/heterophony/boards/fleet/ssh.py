@@ -99,7 +99,7 @@ class SshRunner:
         self.used[board.name] = board.ssh
         # one string for the board's shell: every word is quoted
         command = [*self.make_command(board.ssh), shlex.join(words)]
-        code, out, err = exchange(command, pieces, seconds)
+        code, out, err = run_with_input(command, pieces, seconds)
         if code < 0:
             raise ConnectionLostError(
                 f"no answer within {seconds:.0f} s; try by hand: {board_command(board)}"
@@ -117,7 +117,7 @@ class SshRunner:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-def exchange(
+def run_with_input(
     command: Sequence[str], pieces: Iterable[bytes], seconds: float
 ) -> tuple[int, bytes, str]:
     """Run an ssh command with this input; return its exit code, output and errors.
@@ -210,11 +210,11 @@ def call_board(
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
-    stream = join_input(sources, json.dumps(content).encode() + b"\n", pieces)
+    stream = join_action_input(sources, json.dumps(content).encode() + b"\n", pieces)
     return read_answer(board, ssh.run(board, words, stream, seconds))
 
 
-def join_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
+def join_action_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
     """Yield the input of an action on a board: its code, the request and the content of files."""
     yield sources
     yield request
@@ -321,12 +321,12 @@ def send_files(
     ]
     request = {"files": files, "only": list(only), "keep": list(contents)}
     size = sum(contents[path].size for path in missing)
-    pieces = join_contents(contents[path] for path in missing)
+    pieces = join_file_contents(contents[path] for path in missing)
     answer = call_board(ssh, board, "receive", request, pieces, 120 + size / BYTES_PER_SECOND)
     return int(answer["received"]) + int(answer["deleted"])
 
 
-def join_contents(contents: Iterable[Content]) -> Iterator[bytes]:
+def join_file_contents(contents: Iterable[Content]) -> Iterator[bytes]:
     """Yield the bytes of the files to copy, one file after another."""
     for content in contents:
         yield from content.iterate()

@@ -279,7 +279,7 @@ def make_board_words(
     return [*words, "-c", f"engine.accelerator={board.accelerator}"]
 
 
-def make_unit(board: Board, words: Sequence[str]) -> str:
+def format_unit(board: Board, words: Sequence[str]) -> str:
     """Return the text of the systemd unit; the board fills in its own paths."""
     limits = f"Nice={board.nice}\n" if board.nice else ""
     limits += f"MemoryMax={board.memory_mb}M\n" if board.memory_mb else ""
@@ -299,7 +299,7 @@ def start_process(
     words = make_board_words(board, clients, run, trust)
     request: dict[str, Any] = {"words": words, "nice": board.nice}
     if board.systemd:
-        request |= {"unit": name_unit(board), "text": make_unit(board, words)}
+        request |= {"unit": get_unit_name(board), "text": format_unit(board, words)}
     answer = call_board(ssh, board, "start-unit" if board.systemd else "start", request)
     return "started" if answer["changed"] else "was running"
 
@@ -307,17 +307,17 @@ def start_process(
 def stop_process(ssh: SshRunner, board: Board) -> str:
     """Stop heterophony on a board; return what was done."""
     action = "stop-unit" if board.systemd else "stop"
-    answer = call_board(ssh, board, action, {"unit": name_unit(board)})
+    answer = call_board(ssh, board, action, {"unit": get_unit_name(board)})
     return "stopped" if answer["changed"] else "was not running"
 
 
 def read_status(ssh: SshRunner, board: Board) -> ProcessStatus:
     """Return the state of heterophony's process on a board."""
     action = "unit-status" if board.systemd else "status"
-    content = call_board(ssh, board, action, {"unit": name_unit(board)})
+    content = call_board(ssh, board, action, {"unit": get_unit_name(board)})
     return ProcessStatus(content["running"], content["started"], content["code"], content["last"])
 
 
-def name_unit(board: Board) -> str:
+def get_unit_name(board: Board) -> str:
     """Return the name of the board's systemd unit."""
     return f"heterophony-{board.name}"

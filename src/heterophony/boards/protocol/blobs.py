@@ -20,13 +20,13 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Decides when to repeat a message that got no answer; the caller supplies the time."""
+    """Decides when to repeat a message without an answer; waits double, and the caller has the clock."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """Start over with the shortest wait, because the other side made progress."""
+        """Start again with the shortest wait, because the other side has answered."""
         self.wait_seconds = FIRST_WAIT
         self.due_at = now + self.wait_seconds
 
@@ -42,9 +42,8 @@ class ResendTimer:
 MAGIC = b"HETC"
 HEADER = struct.Struct(">4s32sI")
 CHECKSUM = struct.Struct(">I")
-CHUNK_BYTES = (
-    128 << 10
-)  # short enough for the keep-alive of a slow network, long enough to be cheap
+# short enough for the keep-alive of a slow network, long enough to be cheap
+CHUNK_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def count_chunks(blob: BlobRef) -> int:
 
 
 class OutgoingBlob:
-    """A blob to send; ``read_range(offset, size)`` returns some of its bytes."""
+    """A blob to send in chunks; ``read_range(offset, size)`` returns a part of its bytes."""
 
     def __init__(self, blob: BlobRef, read_range: Callable[[int, int], bytes]) -> None:
         self.blob, self.read_range = blob, read_range
@@ -94,7 +93,7 @@ class OutgoingBlob:
         )
 
     def encode_wanted_chunks(self, want: Want) -> list[bytes]:
-        """Return the requested chunks, encoded."""
+        """Return the requested chunks of the blob, encoded."""
         if max(want.chunks) >= count_chunks(self.blob):
             raise CodecError(
                 f"chunk {max(want.chunks)} was requested, but the blob has {count_chunks(self.blob)}"
@@ -106,7 +105,7 @@ class OutgoingBlob:
 
 
 class IncomingBlob:
-    """A blob to receive. Only chunks that were requested and arrived take up memory."""
+    """A blob to receive in chunks; only the chunks that have arrived take up memory."""
 
     def __init__(self, blob: BlobRef, max_bytes: int) -> None:
         if blob.size > max_bytes:
@@ -115,11 +114,11 @@ class IncomingBlob:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all chunks, so that the blob is pulled again from the start."""
+        """Delete all received chunks, so that the blob is requested again from its start."""
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
     def request_next(self) -> tuple[int, ...]:
-        """Return the chunks to request now; none while more than half a window is outstanding."""
+        """Return the indices of chunks to request now; none while more than half a window is outstanding."""
         if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
             return ()
         end = min(
@@ -131,11 +130,11 @@ class IncomingBlob:
         return tuple(new)
 
     def list_outstanding(self) -> tuple[int, ...]:
-        """Return the requested chunks that have not arrived yet."""
+        """Return the indices of requested chunks that have not arrived yet."""
         return tuple(sorted(self.outstanding))
 
     def add_chunk(self, chunk: Chunk) -> bool:
-        """Add a chunk; return True if it was missing, False for repeated and foreign chunks."""
+        """Add a chunk of the blob; return False if it was not missing or belongs to another blob."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
         if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
@@ -145,7 +144,7 @@ class IncomingBlob:
         return True
 
     def assemble(self) -> bytes | None:
-        """Return the blob if it is complete; if its sha256 is wrong, start over."""
+        """Return the bytes of the complete blob; None if chunks are missing, or after a wrong sha256."""
         if len(self.received) < count_chunks(self.blob):
             return None
         whole = b"".join(self.received[i] for i in range(count_chunks(self.blob)))
@@ -157,7 +156,7 @@ class IncomingBlob:
 
 
 class BlobTransfer:
-    """A blob that is being received. Chunks that arrived are never requested again."""
+    """The transfer of a blob to receive, with a timer that repeats requests for missing chunks."""
 
     def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
         self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
@@ -168,7 +167,7 @@ class BlobTransfer:
         return self.incoming.blob
 
     def request_next(self) -> list[Want]:
-        """Request further chunks of the blob if the window has room."""
+        """Return the request for further chunks of the blob; none if the window has no room."""
         return self.make_wants(self.incoming.request_next())
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
@@ -179,23 +178,23 @@ class BlobTransfer:
         return was_missing
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Repeat the request for outstanding chunks if no chunk has arrived for a while."""
+        """Return the request for outstanding chunks again if no chunk has arrived for too long."""
         return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
 
     def repeat_request(self) -> list[Want]:
-        """Request all outstanding chunks again: the other side may have forgotten them."""
+        """Return the request for all outstanding chunks again."""
         return self.make_wants(self.incoming.list_outstanding())
 
     def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
-        """Return the message that requests these chunks; none if there are no chunks."""
+        """Return the request for these chunks as a list of at most one message."""
         return [Want(self.blob.sha256, indices)] if indices else []
 
 
-MAX_SPARE_BLOBS = 3  # kept although no job needs them, because the next one often does
+MAX_SPARE_BLOBS = 3  # kept although no job needs them now, because later jobs often do
 
 
 class BlobCache:
-    """Blobs by their sha256, and the transfer in progress."""
+    """A board's received blobs by their sha256, and the transfer in progress."""
 
     def __init__(self, max_blob_bytes: int) -> None:
         self.max_blob_bytes, self.blobs = max_blob_bytes, dict[str, bytes]()
@@ -206,7 +205,7 @@ class BlobCache:
         return all(b.sha256 in self.blobs for b in blobs)
 
     def request_missing(self, needed: Iterable[BlobRef], now: float) -> list[Want]:
-        """Request chunks of the first missing blob, and delete blobs that are not needed."""
+        """Return the request for chunks of the first missing blob; delete blobs that are not needed."""
         needed_by_sha256 = {b.sha256: b for b in needed}
         missing = [b for sha256, b in needed_by_sha256.items() if sha256 not in self.blobs]
         if self.current_transfer and self.current_transfer.blob not in missing:
@@ -219,7 +218,7 @@ class BlobCache:
         return self.current_transfer.request_next() if self.current_transfer else []
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk; return True if the current transfer was missing it."""
+        """Add a chunk to the current transfer; return True if it was missing."""
         if self.current_transfer is None or not self.current_transfer.add_chunk(chunk, now):
             return False
         content = self.current_transfer.incoming.assemble()
@@ -229,35 +228,35 @@ class BlobCache:
         return True
 
     def repeat_request(self) -> list[Want]:
-        """Request the outstanding chunks of the current transfer again."""
+        """Return the request for the outstanding chunks of the current transfer again."""
         return self.current_transfer.repeat_request() if self.current_transfer else []
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Request the outstanding chunks again if none has arrived for a while."""
+        """Return the request of the current transfer again if no chunk has arrived for too long."""
         return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
 
     def drop_unanswered_transfer(self) -> BlobTransfer | None:
-        """Forget the current transfer and return it, unless a part of its blob has arrived."""
+        """Cancel and return the current transfer if no chunk of it has arrived; otherwise return None."""
         if self.current_transfer is None or self.current_transfer.incoming.received:
             return None
         unanswered, self.current_transfer = self.current_transfer, None
         return unanswered
 
     def keep_waiting(self, unanswered: BlobTransfer) -> None:
-        """Repeat the current request no sooner than that of the transfer before it."""
+        """Let the current transfer continue the timer of an unanswered one before it."""
         if self.current_transfer is not None:
             self.current_transfer.resend_timer = unanswered.resend_timer
 
 
 class GivenStore:
-    """Checkpoints that runs start from, by their sha256, in a folder that all runs of a board share."""
+    """The checkpoints that runs start from, by sha256, in a folder that all runs of a board share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.verified: set[Path] = set()
 
     def find(self, sha256: str) -> Path | None:
-        """Return the file of a checkpoint; None if this board does not have it undamaged."""
+        """Return the file of a checkpoint; None if this board lacks it or the file is damaged."""
         path = self.folder / f"{sha256}.safetensors"
         if path not in self.verified and path.is_file():
             with translate_disk_errors(path), open(path, "rb") as file:
@@ -273,7 +272,7 @@ class GivenStore:
 
 
 class ReplyStore:
-    """Replies that are kept until the server has reached a later round."""
+    """A board's finished replies on disk, kept until the server has reached a later round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -284,7 +283,7 @@ class ReplyStore:
                 self.load_file(path)
 
     def load_file(self, path: Path) -> None:
-        """Load a reply of an earlier start; delete a damaged one, which is then computed again."""
+        """Load a reply from an earlier start of the board; delete the file if it is damaged."""
         text, checksum, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
         try:
             done = messages.decode_message(text + b"\n" + checksum, Done)
@@ -308,7 +307,7 @@ class ReplyStore:
                 (self.folder / id).unlink(missing_ok=True)
 
     def find_reply(self, sha256: str) -> OutgoingBlob | None:
-        """Return the reply with this sha256, to be read from disk chunk by chunk; None if unknown."""
+        """Return the stored reply with this sha256 as a blob to send; None if there is none."""
         for done in self.announcements.values():
             if done.reply.sha256 == sha256:
                 return OutgoingBlob(done.reply, partial(self.read_range, done))

@@ -32,7 +32,7 @@ class Publication(NamedTuple):
 
 
 class ParsedTopic(NamedTuple):
-    """The parts of a topic: a run's topic has no board, and a board's topic has no run."""
+    """The parts of a topic. The run is empty in topics of boards, the board in topics of runs."""
 
     run: str
     board: str
@@ -40,7 +40,7 @@ class ParsedTopic(NamedTuple):
 
 
 def check_name(of: str, value: str) -> str:
-    """Return the name of a run or board; raise ConfigError if it cannot be part of a topic."""
+    """Return the name of a run or board if it can be part of a topic; otherwise raise ConfigError."""
     if not NAME_PATTERN.fullmatch(value):
         raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
     return value
@@ -63,7 +63,7 @@ def make_board_topic(board: str, channel: Channel) -> str:
 
 
 def make_maintenance_topic() -> str:
-    """Return the topic on which the broker's owner sends messages to itself."""
+    """Return the topic that only the broker's owner uses, to mark the end of retained messages."""
     return f"{TOPIC_ROOT}/maintenance"
 
 
@@ -74,18 +74,18 @@ def make_any_control_pattern() -> str:
 
 
 def make_any_server_pattern() -> str:
-    """Return the pattern of the topics that show which servers are connected."""
+    """Return the pattern of the topics that show whether the servers of runs are connected."""
     return f"{TOPIC_ROOT}/r/+/server"
 
 
 def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
-    """Return the server's subscriptions, for these boards or for all."""
+    """Return the topics to which the server subscribes, of these boards or of all boards."""
     channels = ("status", "up", "up/chunk")
     return [f"{TOPIC_ROOT}/b/{board}/{channel}" for board in boards for channel in channels]
 
 
 def list_board_subscriptions(run: str, board: str) -> list[str]:
-    """Return a board's subscriptions; ``down/#`` includes ``down`` itself."""
+    """Return the topics to which a board subscribes; ``down/#`` includes ``down`` itself."""
     return [make_control_topic(run), make_board_topic(board, "down") + "/#"]
 
 
@@ -100,7 +100,7 @@ def make_server_pattern() -> str:
 
 
 def list_board_rights(board: str) -> list[tuple[str, str]]:
-    """Return a board's rights: pairs of a right and a pattern of topics."""
+    """Return a board's rights at the broker: pairs of a right and a pattern of topics."""
     own = f"{TOPIC_ROOT}/b/{board}"
     return [
         ("read", make_any_control_pattern()),
@@ -113,7 +113,7 @@ def list_board_rights(board: str) -> list[tuple[str, str]]:
 
 
 def find_owner(topic: str) -> str:
-    """Return the board that owns a topic; an empty string for any other topic."""
+    """Return the board that a topic belongs to; an empty string for any other topic."""
     try:
         return parse_topic(topic).board
     except CodecError:
@@ -121,7 +121,7 @@ def find_owner(topic: str) -> str:
 
 
 def parse_topic(topic: str) -> ParsedTopic:
-    """Return run, board and channel of a topic; raise CodecError if it is not of this protocol."""
+    """Return the run or board and the channel of a topic; raise CodecError for an unknown topic."""
     parts = topic.split("/", 4) if len(topic) <= 200 else []
     if len(parts) == 5 and "/".join(parts[:2]) == TOPIC_ROOT and NAME_PATTERN.fullmatch(parts[3]):
         kind, name, rest = parts[2:]

@@ -154,7 +154,7 @@ class Connection:
         """Send waiting MQTT packets, as many as the window allows."""
         while packet := self.outbox.take_next(self.max_in_flight):
             if packet.size > self.max_packet_bytes:  # retained before this broker set its limit
-                text = describe_oversize(packet, self.max_packet_bytes, self.endpoint)
+                text = describe_oversized_packet(packet, self.max_packet_bytes, self.endpoint)
                 self.owner.report_event(queues.ConnectionEvent("denied", text))
                 continue
             if not self.outbox.in_flight:
@@ -186,7 +186,7 @@ class Connection:
             event = queues.ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
         else:
             event = queues.ConnectionEvent(
-                "lost", f"no connection to {self.endpoint}: {explain_loss(why)}"
+                "lost", f"no connection to {self.endpoint}: {explain_lost_connection(why)}"
             )
         self.end_event = self.end_event or event
 
@@ -254,7 +254,7 @@ class Connection:
             self.record_end(reason)
 
 
-def explain_loss(why: str) -> str:
+def explain_lost_connection(why: str) -> str:
     """Explain a lost connection: a broker answers a revoked certificate only by closing it."""
     cut = "EOF occurred in violation of protocol" in why
     return (
@@ -264,7 +264,7 @@ def explain_loss(why: str) -> str:
     )
 
 
-def describe_oversize(
+def describe_oversized_packet(
     packet: queues.OutgoingPacket, limit: int, endpoint: queues.BrokerEndpoint
 ) -> str:
     """Return the error message for a packet that is too large for the broker."""

@@ -12,7 +12,7 @@ from typing import Self
 from zlib import crc32
 
 from ...core.errors import CodecError
-from .connection import MAX_POLL_SECONDS, Connection, Ownership, describe_oversize
+from .connection import MAX_POLL_SECONDS, Connection, Ownership, describe_oversized_packet
 from .paho_client import ByteCounts
 from .queues import BrokerEndpoint, ConnectionEvent, FindSender, Inbox, OutgoingPacket, Will
 
@@ -127,7 +127,7 @@ class MqttTransport:
             connection = self._connection
             limit = connection.max_packet_bytes if connection else self.max_packet_bytes
             if packet.size > limit:
-                raise CodecError(describe_oversize(packet, limit, self.endpoint))
+                raise CodecError(describe_oversized_packet(packet, limit, self.endpoint))
             if retain:
                 self._retained[topic] = payload
             if connection is None or self._closing.is_set():

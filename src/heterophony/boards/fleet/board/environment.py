@@ -97,7 +97,7 @@ def list_missing(request: dict[str, Any]) -> dict[str, Any]:
     wanted = request["files"]
     return {
         "missing": [p for p, sha256 in wanted.items() if digest_file(root / p) != sha256],
-        "others": len(find_others(root, request["only"], list(wanted))),
+        "others": len(find_other_files(root, request["only"], list(wanted))),
     }
 
 
@@ -116,7 +116,7 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
     """
     root = Path.home() / request["folder"]
     root.mkdir(parents=True, exist_ok=True)
-    others = find_others(root, request["only"], request["keep"])
+    others = find_other_files(root, request["only"], request["keep"])
     for path in others:
         path.unlink()
     total = sum(entry["size"] for entry in request["files"])
@@ -129,7 +129,7 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
     return {"received": len(request["files"]), "deleted": len(others)}
 
 
-def find_others(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
+def find_other_files(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
     """Return the files in these folders of the board that are not in ``keep``."""
     found = [path for folder in folders for path in sorted((root / folder).glob("*"))]
     return [p for p in found if p.is_file() and str(p.relative_to(root)) not in keep]
@@ -244,7 +244,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
         check, capture_output=True, text=True, cwd=root, env=make_environment(root)
     )
     if done.returncode:
-        raise ProblemError(f"heterophony cannot be imported there: {last_line(done.stderr)}")
+        raise ProblemError(f"heterophony cannot be imported there: {find_error_line(done.stderr)}")
     (root / MARKER).write_text(json.dumps({"digest": request["digest"]}))
     return {"version": done.stdout.strip()}
 
@@ -276,10 +276,10 @@ def run(words: list[str], what: str) -> None:
     """Run a command of the installation; raise ProblemError if it fails."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise ProblemError(f"{what} failed: {last_line(done.stderr or done.stdout)}")
+        raise ProblemError(f"{what} failed: {find_error_line(done.stderr or done.stdout)}")
 
 
-def last_line(text: str) -> str:
+def find_error_line(text: str) -> str:
     """Return the line that explains most: pip prints its errors before its hints."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "OSError", "error"))]

@@ -124,7 +124,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             env=make_environment(root),
             start_new_session=True,
         )
-    content = {"pid": process.pid, "born": read_birth(process.pid), "words": words}
+    content = {"pid": process.pid, "born": read_process_start(process.pid), "words": words}
     (root / RECORD).write_text(json.dumps(content))
     return {"changed": True}
 
@@ -134,13 +134,13 @@ def find_running(root: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads((root / RECORD).read_text())
         # a group of 0 or 1 would be this one, or all processes of the board
-        same = record["pid"] > 1 and read_birth(record["pid"]) == record["born"]
+        same = record["pid"] > 1 and read_process_start(record["pid"]) == record["born"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if same else None
 
 
-def read_birth(pid: int) -> str:
+def read_process_start(pid: int) -> str:
     """Return when a process started: the id of the system's boot, and clock ticks since then."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
