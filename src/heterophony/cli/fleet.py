@@ -308,12 +308,12 @@ def collect(
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
     """Write the log and facts of each board to a folder with the board's name."""
-    from ..boards.fleet.steps import collect as collect_board
+    from ..boards.fleet.steps import collect_log
 
     return do_step(
         "collect",
         boards,
-        lambda b: collect_board(prepared.ssh, b, out, prepared.facts.get(b.name)),
+        lambda b: collect_log(prepared.ssh, b, out, prepared.facts.get(b.name)),
         quiet=True,
     )
 

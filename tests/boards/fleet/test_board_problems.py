@@ -21,7 +21,13 @@ from heterophony.boards.fleet.install import (
     check_wheels,
     select_requirements,
 )
-from heterophony.boards.fleet.ssh import BoardError, Content, call_board, explain, push_files
+from heterophony.boards.fleet.ssh import (
+    BoardError,
+    Content,
+    call_board,
+    explain_ssh_error,
+    push_files,
+)
 from heterophony.boards.fleet.steps import (
     check_board,
     format_unit,
@@ -178,7 +184,7 @@ def test_files_are_copied_once_with_their_mode_and_others_deleted(runner, tmp_pa
     ],
 )  # fmt: skip
 def test_what_ssh_says_becomes_one_line(text, line):
-    assert explain(text).startswith(line)
+    assert explain_ssh_error(text).startswith(line)
 
 
 def test_one_board_that_fails_does_not_stop_the_others():
