@@ -201,7 +201,7 @@ def summarize_once(client: str) -> Any:
     return SUMMARIZE(build_federation(), client)
 
 
-LIST_OUTSIDE = round_events.list_outside
+LIST_OUTSIDE = round_events.list_uncovered_facts
 OUTSIDE: dict[str, Any] = {}
 
 
@@ -223,7 +223,7 @@ def shared_patches() -> list[Any]:
     """Return patches that skip slow work whose result is the same for all seeds."""
     patch: Any = mock.patch.object
     return [
-        patch(round_events, "list_outside", list_outside_once),
+        patch(round_events, "list_uncovered_facts", list_outside_once),
         patch(base, "work_together", work_apart),
         patch(board_module, "work", SHARED),
         patch(board_module, "parse_config", parse_once),

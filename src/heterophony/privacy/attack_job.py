@@ -98,7 +98,7 @@ class GradientInversion:
             for knowledge, make in makers.items()
         }
         try:
-            return pack_reply(self.case, inferred, run_different_attacks(by_knowledge))
+            return pack_attack_reply(self.case, inferred, run_different_attacks(by_knowledge))
         except IndexError:
             if self.settings.labels != "joint":
                 raise
@@ -167,7 +167,7 @@ class CaseAttack:
         ):  # no sent tensor was trained: there is no angle to match
             flat = ((known.low + known.high) / 2).expand(known.shape)
             return 0, attacks.Reconstruction(
-                flat, attacks.to_classes(start.labels), float("inf"), finite=False
+                flat, attacks.to_class_labels(start.labels), float("inf"), finite=False
             )
         reconstructions = []
         for restart in range(self.settings.restarts):
@@ -209,7 +209,7 @@ def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
 # Packing a reply ---------------------------------------------------------------------------
 
 
-def pack_reply(
+def pack_attack_reply(
     case: AttackCase, inferred: bool, results: dict[str, tuple[int, attacks.Reconstruction]]
 ) -> Reply:
     """Pack the results of all attackers as tensors and numbers, which every engine can send."""
@@ -224,7 +224,7 @@ def pack_reply(
     )
 
 
-def unpack_reply(reply: Reply, knowledge: str) -> tuple[int, attacks.Reconstruction]:
+def unpack_attack_reply(reply: Reply, knowledge: str) -> tuple[int, attacks.Reconstruction]:
     """Return the number of the attacker's best restart, and its reconstruction."""
     restart, loss, finite = (
         reply.metrics[f"{knowledge}/{k}"] for k in ("restart", "loss", "finite")

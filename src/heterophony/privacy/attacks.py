@@ -280,7 +280,7 @@ class InvertingGradients:
     lr: float = 0.1
 
     def __call__(self, target: AttackTarget, start: StartingPoint) -> Reconstruction:
-        x, y = make_variable(start.images), start.labels
+        x, y = copy_as_variable(start.images), start.labels
         adam = torch.optim.Adam([x], lr=self.lr)
         drops = [int(self.iterations * k / 8) for k in (3, 5, 7)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, drops, gamma=0.1)
@@ -307,12 +307,12 @@ class DLG:
     inner_iterations: int = 20
 
     def __call__(self, target: AttackTarget, start: StartingPoint) -> Reconstruction:
-        x, y = make_variable(start.images), start.labels
+        x, y = copy_as_variable(start.images), start.labels
         variables = [x]
         if y.is_floating_point():
-            variables.append(y := make_variable(y))
+            variables.append(y := copy_as_variable(y))
         lbfgs = torch.optim.LBFGS(variables, lr=1.0, max_iter=self.inner_iterations)
-        kept = Reconstruction(start.images, to_classes(y), float("inf"), finite=False)
+        kept = Reconstruction(start.images, to_class_labels(y), float("inf"), finite=False)
 
         def closure() -> Tensor:
             value = squared_distance(target, x, to_probabilities(y))
@@ -325,7 +325,7 @@ class DLG:
             loss = squared_distance(target, x, to_probabilities(y)).item()
             if not math.isfinite(loss) or not all(bool(torch.isfinite(v).all()) for v in variables):
                 return replace(kept, finite=False)
-            kept = Reconstruction(x.detach().clone(), to_classes(y), loss)
+            kept = Reconstruction(x.detach().clone(), to_class_labels(y), loss)
         return kept
 
 
@@ -349,7 +349,7 @@ def total_variation(x: Tensor) -> Tensor:
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
-def make_variable(start: Tensor) -> Tensor:
+def copy_as_variable(start: Tensor) -> Tensor:
     """Return a copy of a tensor that an attack optimises."""
     return start.clone(memory_format=torch.preserve_format).requires_grad_(True)
 
@@ -359,7 +359,7 @@ def to_probabilities(labels: Tensor) -> Tensor:
     return labels.softmax(1) if labels.is_floating_point() else labels
 
 
-def to_classes(labels: Tensor) -> Tensor:
+def to_class_labels(labels: Tensor) -> Tensor:
     """Turn logits into the most likely classes; return classes unchanged."""
     return labels.detach().argmax(1) if labels.is_floating_point() else labels
 

@@ -31,7 +31,13 @@ from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.run_index import read_json_lines
 from . import summary
-from .attack_job import AttackCase, AttackSettings, GradientInversion, compute_bounds, unpack_reply
+from .attack_job import (
+    AttackCase,
+    AttackSettings,
+    GradientInversion,
+    compute_bounds,
+    unpack_attack_reply,
+)
 from .attacks import Reconstruction, list_sent_parameters, make_reference_images, psnr, ssim
 
 SNAPSHOT_FOLDER = "audited"
@@ -89,7 +95,7 @@ class Snapshots:
             raise FolderError(
                 f"{self.folder.path} has no snapshot of client {client} after {t} rounds, because it was trained with other settings; choose another --out"
             )
-        down = read_groups(path)["down"]
+        down = read_snapshot_file(path)["down"]
         return Job(kind="train", t=t, client=client, tensors=down, keeps_memory=False)
 
     @property
@@ -103,7 +109,7 @@ class Snapshots:
         return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}" / encode_folder_name(client)
 
 
-def read_groups(path: Path) -> Memory:
+def read_snapshot_file(path: Path) -> Memory:
     """Read the groups of tensors in a file of a snapshot."""
     with files.translate_disk_errors(path):
         return decode_groups(files.read_regular_file(path, BLOB_LIMIT), finite=False)[0]
@@ -137,7 +143,7 @@ def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
 Record = dict[str, Any]
 
 
-def make_records(
+def make_attack_records(
     plan: Plan, case: AttackCase, settings: AttackSettings, reply: Reply
 ) -> list[Record]:
     """Return the records of one case for the log: one per attacker and image."""
@@ -153,7 +159,7 @@ def make_records(
     }
     out = []
     for knowledge in summary.PRIVATE_KNOWLEDGE:
-        restart, found = unpack_reply(reply, knowledge)
+        restart, found = unpack_attack_reply(reply, knowledge)
         loss = found.loss if found.finite else None
         attack = {"restart": restart, "finite": found.finite, "matching": loss}
         for image in compare_images(case, found, to_pixels(x, scale), y, scale, plan.seed):
@@ -292,7 +298,7 @@ def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLo
             return
 
 
-def list_cases(
+def list_attack_cases(
     label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
     """List all cases of one run; none if the algorithm sends no parameters.
@@ -344,12 +350,12 @@ def invert_gradients(
     """
     for t in snapshots.rounds:
         by_image = {(c.client, c.first_image): c for c in cases if c.round == t}
-        for reply in engine.run(list(make_jobs(by_image.values(), snapshots, settings))):
+        for reply in engine.run(list(make_attack_jobs(by_image.values(), snapshots, settings))):
             case = by_image[reply.client, int(reply.metrics["image"])]
-            yield make_records(snapshots.plan, case, settings, reply)
+            yield make_attack_records(snapshots.plan, case, settings, reply)
 
 
-def make_jobs(
+def make_attack_jobs(
     cases: Iterable[AttackCase], snapshots: Snapshots, settings: AttackSettings
 ) -> Iterator[Job]:
     """Make an attack job for each case; jobs of one client share its tensors, so engines send them once."""

@@ -61,7 +61,7 @@ QUICK_AUDIT = AuditSetup(
 )
 
 
-def get_preset(name: AuditPreset) -> AuditSetup:
+def get_audit_preset(name: AuditPreset) -> AuditSetup:
     """Return the preset with this name."""
     if name == "quick":
         return QUICK_AUDIT
@@ -111,7 +111,9 @@ class Audit:
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
         """List the unfinished attacks, by algorithm."""
         cases = {
-            name: audit.list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
+            name: audit.list_attack_cases(
+                name, snapshots, self.victims, self.attack_settings, self.log
+            )
             for name, snapshots in self.snapshots.items()
         }
         left = {name: audit.list_open_cases(own, self.log) for name, own in cases.items()}
@@ -261,20 +263,20 @@ def is_audit(folder: Path) -> bool:
 def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
     """Yield the results of a finished audit at medium scale, for each row of the table and attacker."""
     content = read_json(folder / AUDIT_FILE)
-    check_preset(folder, content["asked"])
+    check_attacks_match_preset(folder, content["asked"])
     runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
     table = load_table(LEAKAGE_TABLE)
     for at in (at for cell in table.cells for at in evidence.shrink_cell(table, cell)):
         name = at.cell.config["algorithm"]["name"]
         if name not in runs:
             raise FolderError(f"{folder}: the run of {name} is missing")
-        check_settings(at, runs[name])
+        check_run_settings(at, runs[name])
         for knowledge in PRIVATE_KNOWLEDGE:
-            if row := find_row(folder, content, name, knowledge):
-                yield describe_row(at, runs[name], row)
+            if row := find_audit_row(folder, content, name, knowledge):
+                yield make_stored_run(at, runs[name], row)
 
 
-def find_row(
+def find_audit_row(
     folder: Path, content: dict[str, Any], name: str, knowledge: str
 ) -> dict[str, Any] | None:
     """Return an audit's row of an algorithm and an attacker; None if there was no such attack.
@@ -293,9 +295,9 @@ def find_row(
     return None
 
 
-def check_preset(folder: Path, asked: dict[str, Any]) -> None:
+def check_attacks_match_preset(folder: Path, asked: dict[str, Any]) -> None:
     """Raise FolderError if the attacks of an audit differ from those of the preset."""
-    preset = get_preset("medium")
+    preset = get_audit_preset("medium")
     wanted = {
         "algorithms": list(preset.algorithms),
         "victims": preset.victims.describe(),
@@ -316,7 +318,7 @@ def to_lists(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_settings(at: evidence.CellAtScale, run: Run) -> None:
+def check_run_settings(at: evidence.CellAtScale, run: Run) -> None:
     """Raise FolderError if the settings of a run differ from those of the cell, except its rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
@@ -325,12 +327,12 @@ def check_settings(at: evidence.CellAtScale, run: Run) -> None:
 
 def digest_audit(config: dict[str, Any]) -> str:
     """Return a digest of a cell's settings and of the preset's attacks."""
-    preset = get_preset("medium")
+    preset = get_audit_preset("medium")
     attacks = {"victims": preset.victims.describe(), "how": asdict(preset.attack_settings)}
     return evidence.digest_settings({**config, **attacks})
 
 
-def describe_row(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
+def make_stored_run(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
     """Return the numbers of one algorithm under one attacker, as a stored run."""
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")

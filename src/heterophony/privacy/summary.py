@@ -16,7 +16,7 @@ AuditPreset = Literal["quick", "medium", "paper"]
 Record = dict[str, Any]
 
 
-def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
+def find_rounds_at_losses(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
     """Return the first round that reaches each loss level; levels that are not reached are left out."""
     found = {
         level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
@@ -46,7 +46,10 @@ def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, i
     levels = found[0]["victims"].get("losses", ())
     if not levels:
         return {}
-    return {name: match_rounds(losses, levels) for name, losses in collect_losses(found).items()}
+    return {
+        name: find_rounds_at_losses(losses, levels)
+        for name, losses in collect_losses(found).items()
+    }
 
 
 def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
@@ -159,7 +162,7 @@ class AuditPart:
         return found["psnr_mean"] if found else None
 
 
-def list_parts(content: Record) -> list[AuditPart]:
+def list_audit_parts(content: Record) -> list[AuditPart]:
     """List the audited rounds or levels if there are several, because PSNR differs between them."""
     if "matched" in content:
         matched = {
@@ -183,7 +186,7 @@ QUALITY_COLUMNS = {
 
 def build_audit_table(content: Record) -> ResultTable:
     """Build the table of recovered images; reference images at the bottom show the PSNR without a leak."""
-    how, parts = content["asked"]["how"], list_parts(content)
+    how, parts = content["asked"]["how"], list_audit_parts(content)
     rows: Rows = [
         [
             *(get_display_name(r["algorithm"]), r["private"], r["attacks"]),

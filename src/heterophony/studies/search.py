@@ -32,7 +32,7 @@ from ..results.search_tables import (
 )
 from ..runs.events import Measure, get_end
 from ..runs.folder import RunFolder
-from ..runs.run_index import EVENTS_FILE, read_events, read_stop
+from ..runs.run_index import EVENTS_FILE, read_early_stop, read_events
 from .hooks import Limits, MedianRule, compute_median_limits
 from .many import RunOptions, run_many
 from .spec import RunSpec, load_data_of_specs, prepare_run_folders
@@ -385,7 +385,7 @@ def list_unfinished_runs(folder: Path) -> list[str]:
         name
         for name in content["runs"]
         if name not in content["failed"]
-        and read_stop(folder / name) is None
+        and read_early_stop(folder / name) is None
         and get_end(list(read_events(folder / name / EVENTS_FILE))) is None
     ]
 

@@ -211,7 +211,7 @@ def find_differences(runs: list[CheckedRun]) -> list[str]:
     return found
 
 
-def describe_setup(device: str) -> dict[str, Any]:
+def describe_gpu_setup(device: str) -> dict[str, Any]:
     """Return the facts that a report of a difference must include."""
     where = find_device(device)
     cuda = where.type == "cuda"

@@ -44,21 +44,20 @@ Row = dict[str, Any]
 def list_algorithm_rows() -> list[Row]:
     """List a row for every algorithm, sorted by name."""
     stored = read_stored_rows()
-    return [stored.get(name) or compute_row(name) for name in sorted(ALGORITHM_CLASSES)]
+    return [stored.get(name) or compute_algorithm_row(name) for name in sorted(ALGORITHM_CLASSES)]
 
 
-def write_table() -> None:
+def write_algorithm_table() -> None:
     """Compute the rows of all algorithms and store them in ``TABLE_FILE``."""
     table = {
-        name: {"source_sha256": digest_source(name), "row": compute_row(name)}
+        name: {"source_sha256": digest_source(name), "row": compute_algorithm_row(name)}
         for name in sorted(ALGORITHM_CLASSES)
     }
     TABLE_FILE.write_text(json.dumps(table, indent=1) + "\n")
 
 
-def compute_row(name: str) -> Row:
+def compute_algorithm_row(name: str) -> Row:
     """Describe one algorithm in a row of the table: its settings, and its traffic relative to FedAvg."""
-
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
     return {
@@ -74,8 +73,6 @@ def compute_row(name: str) -> Row:
 
 def describe_personal_parameters(cls: type[Algorithm]) -> str:
     """Describe which parameters of an algorithm never leave a client."""
-    from ..core.algorithm import Algorithm
-
     if cls.stays is not Algorithm.stays:
         return "parts of layers"
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
