@@ -62,7 +62,7 @@ QUICK_AUDIT = AuditSetup(
 
 
 def get_audit_preset(name: AuditPreset) -> AuditSetup:
-    """Return the preset with this name."""
+    """Return the setup of the audit preset with this name."""
     if name == "quick":
         return QUICK_AUDIT
     table = load_table(LEAKAGE_TABLE)
@@ -77,14 +77,14 @@ def get_audit_preset(name: AuditPreset) -> AuditSetup:
 
 
 def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
-    """Return an algorithm's settings in the published table; an empty dict for other presets."""
+    """Return an algorithm's settings in the published leakage table; none for the preset "quick"."""
     rows = () if name == "quick" else load_table(LEAKAGE_TABLE).rows.values()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The runs of an audit by algorithm, and the log of its attacks."""
+    """A privacy audit: its runs by algorithm, and the log of its attacks."""
 
     configs: Mapping[str, Config]
     snapshots: Mapping[str, audit.Snapshots]
@@ -97,7 +97,7 @@ class Audit:
         return [s.folder for s in self.snapshots.values()]
 
     def train(self, progress: RunsProgress) -> None:
-        """Finish every run, save the states to attack and record which parameters are sent."""
+        """Finish every run of the audit, save the states to attack, and record which parameters are sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
             status = progress.begin_run(get_display_name(name), plan.rounds)
@@ -122,7 +122,7 @@ class Audit:
     def attack(
         self, cases: Mapping[str, Sequence[AttackCase]], on_attack: Callable[[], None]
     ) -> None:
-        """Run the attacks; each is recorded as soon as it is done."""
+        """Run these attacks, and record each as soon as it is done."""
         engine = next(iter(self.configs.values())).engine
         spec = EngineSpec(engine.name, engine.workers, engine)
         for name, own in cases.items():
@@ -147,9 +147,9 @@ def build_audit_configs(
     rounds: int,
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, Config]:
-    """Build a configuration for every algorithm: the preset's settings, then the overrides.
+    """Build the configuration of every algorithm in an audit: the preset's settings, then the overrides.
 
-    Algorithms that the caller names are trusted.
+    Algorithms of other packages are imported, because the caller names them.
     """
     configs = {}
     names = [find_algorithm_name(name) for name in names]
@@ -171,7 +171,7 @@ def build_audit_configs(
 def open_audit(
     configs: Mapping[str, Config], victims: audit.Victims, how: AttackSettings, parent: Path
 ) -> Audit:
-    """Create the folders of an audit, or reopen the folders of an audit with the same settings."""
+    """Create the run folders of an audit, or reopen those of an audit with the same settings."""
     first = next(iter(configs.values()))
     prepare_engine(first.engine)
     federation = read_federation(first)
@@ -202,7 +202,7 @@ def open_audit(
 
 
 def check_single_replies(config: Config) -> None:
-    """Raise ConfigError for protections under which attacks on single replies are not possible."""
+    """Raise ConfigError for a protection that makes attacks on the gradients of single replies impossible."""
     for protection in config.protections:
         if type(protection).choose_client is not Protection.choose_client:
             raise ConfigError(
@@ -218,7 +218,7 @@ def check_single_replies(config: Config) -> None:
 
 @contextmanager
 def lock_folder(folder: RunFolder) -> Iterator[RunFolder]:
-    """Lock a run folder, and close it at the end."""
+    """Lock the folder of an audited run inside the ``with`` block."""
     folder.lock()
     try:
         yield folder
@@ -235,9 +235,9 @@ DIGITS = 3  # decimals of stored numbers, in dB
 
 
 def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evidence.StoredRun]:
-    """Read the user's runs and audits of published tables, in this folder or below ``runs/``.
+    """Read the user's own runs and audits of published tables, in a folder or below ``runs/``.
 
-    ``note`` receives a message for each folder that was left out.
+    ``note`` receives a message for each folder that is left out.
     """
     judged = (TableScale.medium, TableScale.full)
     folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
@@ -256,12 +256,12 @@ def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evid
 
 
 def is_audit(folder: Path) -> bool:
-    """Return True if a folder holds a finished audit."""
+    """Return True if a folder holds a finished privacy audit."""
     return (folder / AUDIT_FILE).is_file()
 
 
 def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
-    """Yield the results of a finished audit at medium scale, for each row of the table and attacker."""
+    """Yield the results of an audit with the preset "medium", by row of the published table and attacker."""
     content = read_json(folder / AUDIT_FILE)
     check_attacks_match_preset(folder, content["asked"])
     runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
@@ -279,9 +279,9 @@ def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
 def find_audit_row(
     folder: Path, content: dict[str, Any], name: str, knowledge: str
 ) -> dict[str, Any] | None:
-    """Return an audit's row of an algorithm and an attacker; None if there was no such attack.
+    """Return the audit's row for an algorithm and an attacker; None if there is none.
 
-    Raise FolderError if a loss level is missing.
+    Raise FolderError if a loss level is missing in the row.
     """
     levels = {f"{v:g}" for v in content["asked"]["victims"]["losses"]}
     rows: list[dict[str, Any]] = content["rows"]
@@ -296,7 +296,7 @@ def find_audit_row(
 
 
 def check_attacks_match_preset(folder: Path, asked: dict[str, Any]) -> None:
-    """Raise FolderError if the attacks of an audit differ from those of the preset."""
+    """Raise FolderError if the attacks of an audit are not those of the preset "medium"."""
     preset = get_audit_preset("medium")
     wanted = {
         "algorithms": list(preset.algorithms),
@@ -312,28 +312,28 @@ def check_attacks_match_preset(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def to_lists(value: Any) -> Any:
-    """Return a value with tuples as lists, as in JSON."""
+    """Convert the tuples in an audit's settings to lists, as in JSON."""
     if isinstance(value, dict):
         return {k: to_lists(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def check_run_settings(at: evidence.CellAtScale, run: Run) -> None:
-    """Raise FolderError if the settings of a run differ from those of the cell, except its rounds."""
+    """Raise FolderError if an audited run has other settings than the table's cell, except for rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
         raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")
 
 
 def digest_audit(config: dict[str, Any]) -> str:
-    """Return a digest of a cell's settings and of the preset's attacks."""
+    """Return a digest of a cell's settings and of the attacks of the preset "medium"."""
     preset = get_audit_preset("medium")
     attacks = {"victims": preset.victims.describe(), "how": asdict(preset.attack_settings)}
     return evidence.digest_settings({**config, **attacks})
 
 
 def make_stored_run(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
-    """Return the numbers of one algorithm under one attacker, as a stored run."""
+    """Return the audit's numbers of one algorithm under one attacker, as evidence for claims."""
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
     return replace(

@@ -27,7 +27,7 @@ CheckResult = dict[str, Any]
 
 
 def check_installation() -> list[CheckResult]:
-    """Check every part of the installation; each result has name, ok, needed and about."""
+    """Check every part of the installation; return for each whether it works and is needed."""
     return [
         run_check("python", True, describe_python),
         run_check("torch", True, describe_torch),
@@ -44,7 +44,7 @@ def check_installation() -> list[CheckResult]:
 
 
 def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
-    """Run the check of one part; if it raises an exception, its message explains why the part does not work."""
+    """Check one part of the installation; the message of an exception says why it does not work."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:
@@ -94,7 +94,7 @@ def try_engine(name: str) -> str:
 
 
 def try_fast_training() -> str:
-    """Describe the fastest training that gives the same bits as autograd, for a small and a larger net."""
+    """Describe how a small and a larger net are trained here: the fastest way with autograd's bits."""
     from ..runs.events import get_start
     from ..studies.federate import federate
     from ..studies.run import run
@@ -140,7 +140,7 @@ IMAGES, CLIENTS, ROUNDS = 2000, 8, 2
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """One short run: device, workers, hash, seconds and peak memory."""
+    """The result of one short run on the CPU or GPU: model hash, time and memory."""
 
     algorithm: str
     device: str
@@ -152,7 +152,7 @@ class CheckedRun:
 
 
 def check_gpu(device: str, say: Callable[[str], None]) -> list[CheckedRun]:
-    """Run every algorithm on the CPU and, with 1, 2 and 4 workers, on the device."""
+    """Run each of ``ALGORITHMS`` on the CPU, and on the GPU ``device`` with 1, 2 and 4 workers."""
     if find_device(device).type == "cpu":
         raise ConfigError(
             f"doctor --gpu: torch {torch.__version__} sees no GPU here; nothing to check"
@@ -195,13 +195,13 @@ def try_run(algorithm: str, federation: Federation, device: str, workers: int) -
 
 
 def read_free_bytes(device: str) -> int | None:
-    """Return the free memory of a CUDA device, including the use by worker processes."""
+    """Return the free memory of a CUDA device in bytes; None for other devices."""
     where = find_device(device)
     return int(torch.cuda.mem_get_info(where)[0]) if where.type == "cuda" else None
 
 
 def find_differences(runs: list[CheckedRun]) -> list[str]:
-    """Describe each algorithm whose hash on the device depends on the number of workers."""
+    """Describe each algorithm whose model hash on the GPU depends on the number of workers."""
     found = []
     for algorithm in dict.fromkeys(t.algorithm for t in runs):
         there = [t for t in runs if t.algorithm == algorithm and t.device != "cpu"]
@@ -212,7 +212,7 @@ def find_differences(runs: list[CheckedRun]) -> list[str]:
 
 
 def describe_gpu_setup(device: str) -> dict[str, Any]:
-    """Return the facts that a report of a difference must include."""
+    """Return the facts about torch and the GPU that a report of different bits must include."""
     where = find_device(device)
     cuda = where.type == "cuda"
     return {

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def list_algorithm_rows() -> list[Row]:
-    """List a row for every algorithm, sorted by name."""
+    """List the table's row of every algorithm, sorted by name."""
     stored = read_stored_rows()
     return [stored.get(name) or compute_algorithm_row(name) for name in sorted(ALGORITHM_CLASSES)]
 
@@ -57,7 +57,7 @@ def write_algorithm_table() -> None:
 
 
 def compute_algorithm_row(name: str) -> Row:
-    """Describe one algorithm in a row of the table: its settings, and its traffic relative to FedAvg."""
+    """Compute an algorithm's row in the table: its description, settings, and traffic relative to FedAvg."""
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
     return {
@@ -78,7 +78,7 @@ def describe_personal_parameters(cls: type[Algorithm]) -> str:
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
-# shapes of an example, on which names do not depend
+# any shapes of an example: the names of tensors do not depend on them
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
 
 
@@ -122,7 +122,7 @@ def list_tensors(
 
 
 def choose_instance(algorithm: str | Algorithm | type[Algorithm]) -> Algorithm:
-    """Return the algorithm; for a name or class, return an instance with default settings."""
+    """Return an instance of the algorithm, with default settings if a name or class is given."""
     if isinstance(algorithm, Algorithm):
         return algorithm
     cls = get_algorithm_class(algorithm, trust=True) if isinstance(algorithm, str) else algorithm
@@ -135,7 +135,7 @@ def build_net(
     shape: tuple[int, ...] | None,
     classes: int,
 ) -> Net:
-    """Build the net as a run would, for any kind of data that it accepts."""
+    """Build the net of a model as a run would, for examples of ``shape`` or of a usual shape."""
     if isinstance(model, str):
         name = find_model_name(model)
         shape = shape or (SEQUENCE_SHAPE if name in TOKEN_MODELS else IMAGE_SHAPE)
@@ -156,9 +156,9 @@ CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # as in CIFAR-10
 
 
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
-    """Measure the bytes sent to and received from one client that holds every class.
+    """Measure the bytes that an algorithm sends to and receives from a client with all classes.
 
-    They are measured in the second round; before that, the server has nothing from its clients.
+    They are measured in the second round, when the server has received replies.
     """
     plan = Plan(
         algorithm=algorithm,
@@ -183,13 +183,13 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
-    """Measure the bytes down and up, divided by FedAvg's."""
+    """Measure the bytes that an algorithm sends and receives, relative to FedAvg."""
     return {way: n / measure_fedavg()[way] for way, n in measure_wire_bytes(algorithm).items()}
 
 
 @cache
 def measure_fedavg() -> dict[str, int]:
-    """Measure FedAvg's bytes, once in each process."""
+    """Measure the bytes that FedAvg sends and receives, once in each process."""
     return measure_wire_bytes(Algorithm())
 
 
