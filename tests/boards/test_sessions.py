@@ -229,7 +229,7 @@ def test_a_reply_that_comes_after_the_deadline_is_not_taken(tmp_path):
     world.until(lambda: slow.busy is not None)
     slow.busy = world.now + 30, slow.busy[1]
     world.until(lambda: len(world.replies) == 1)
-    world.server.abandon_open_jobs()
+    world.server.assignments.abandon_open_jobs()
     late = job_codec.encode_reply(doubled(slow.busy[1]))
     done = Done(slow.session.jobs.current.id, 0, 0, BlobRef.from_bytes(late), 1.0)
     replies = world.play(jobs_of(1, "ab", tests=False))

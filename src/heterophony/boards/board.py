@@ -207,7 +207,7 @@ class BoardRun:
             self.start_plan(self.session.config, now)
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
-        if self.plan is not None and (job := self.session.take_next_job()):
+        if self.plan is not None and (job := self.session.jobs.take_next_job()):
             assert self.memory_guard is not None
             self.memory_guard.begin_job(job.client)
             self.jobs.put(job)
@@ -347,7 +347,7 @@ def describe_hardware() -> dict[str, str]:
 def wait_for_run(enrolment: Enrolment, say: Say) -> str:
     """Wait until a connected server announces a run on this broker; return the run's name."""
     say("waiting for a server")
-    patterns = [topics.make_any_control_pattern(), topics.make_any_server_pattern()]
+    patterns = [topics.ALL_CONTROL_TOPICS, topics.ALL_SERVER_TOPICS]
     runs, servers = dict[str, Control](), dict[str, bytes]()
     with MqttTransport(make_endpoint(enrolment), patterns) as transport:
         while True:

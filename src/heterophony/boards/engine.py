@@ -247,7 +247,7 @@ class BoardEngine(Engine):
                 open_jobs.pop((lost.job.client, lost.job.kind, lost.job.turn), None)
                 self.board_judge.handle_lost_job(lost)
             if open_jobs and self.is_round_over(jobs, time.monotonic() - begun, trained):
-                self.session.abandon_open_jobs()
+                self.session.assignments.abandon_open_jobs()
                 break
             self.link.process_messages()
         self.report.end(time.monotonic())

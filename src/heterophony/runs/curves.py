@@ -159,17 +159,15 @@ def compute_curves(
     """
     names = ("G", "P", "P_local", "G_valid", "P_valid")
     out: dict[str, list[tuple[int, float]]] = {k: [] for k in names}
-    test, validation = list[int](), list[int]()
+    sizes: dict[str, list[int]] = {}
     for e in events:
         if e["event"] == "start":
-            test, validation = e["test"], e.get("validation", [])
+            sizes = list_sizes(e)
         elif e["event"] == "evaluation":
-            for measure in MEASURES:
+            for measure in (*MEASURES, *VALIDATION_MEASURES):
                 if (right := e.get(measure)) is not None:
-                    out[measure].append((e["t"], compute_accuracy(right, test, clients)))
-            for held_out in VALIDATION_MEASURES:
-                if (right := e.get(held_out)) is not None:
-                    out[held_out].append((e["t"], compute_accuracy(right, validation, clients)))
+                    accuracy = compute_accuracy(right, sizes[measure], clients)
+                    out[measure].append((e["t"], accuracy))
         elif e["event"] == "round" and (local := compute_local_accuracy(e)) is not None:
             out["P_local"].append((e["t"] + 1, local))
     return out

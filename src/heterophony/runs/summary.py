@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import FolderError, HeterophonyError
 from ..core.files import read_json, write_json
 from ..core.scores import get_metric_info
-from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves
+from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves, list_sizes
 from .events import (
     Counts,
     EndEvent,
@@ -32,6 +32,10 @@ from .events import (
 from .run_index import RESULT_FILE
 
 MetricCurve = list[tuple[int, float]]
+OMITTED_IF_EMPTY = (  # keys of result.json
+    *("loss", "metrics", "data_remark", "compute", "protection", "privacy", "bad_clients"),
+    *("nets", "kept_round", "stopped", "examples_per_round", "relative_work"),
+)
 
 
 def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, MetricCurve]]:
@@ -39,10 +43,7 @@ def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, Metric
 
     Values of clients are averaged on the scale of the metric's ``pooling``.
     """
-    start = get_start(events)
-    sizes = {"G": start["test"], "P": start["test"]}
-    if "validation" in start:
-        sizes |= {"G_valid": start["validation"], "P_valid": start["validation"]}
+    sizes = list_sizes(get_start(events))
     out: dict[str, dict[str, MetricCurve]] = {}
     for event in select_evaluations(events):
         for measure, metrics in event.get("metrics", {}).items():
@@ -134,20 +135,9 @@ class Summary:
         if self.task == "classification":
             del out["task"]
         later_keys = (
-            "loss",
-            "metrics",
-            "data_remark",
-            "compute",
-            "protection",
-            "privacy",
-            "bad_clients",
-            "nets",
-            "kept_round",
-            "stopped",
-            "examples_per_round",
-            "relative_work",
+            "loss metrics data_remark compute protection privacy bad_clients nets kept_round"
         )
-        for later in later_keys:
+        for later in f"{later_keys} stopped examples_per_round relative_work".split():
             if not out[later] and out[later] != 0:
                 del out[later]
         if self.delta is None:  # without differential privacy there is no ε

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -242,10 +242,11 @@ def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) 
     return f"{100 * compute_accuracy(correct, test_sizes):.2f}"
 
 
-class Display(Protocol):
-    """Interface of displays, which show the progress of runs."""
+class Display:
+    """Shows the progress of runs; this base class shows nothing."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Start to display progress."""
 
     def update(self, status: RunStatus) -> None:
         """Show that a run has started, or that its status has changed."""
@@ -270,17 +271,7 @@ class RunsProgress:
         self.display.stop()
 
 
-class NoDisplay:
-    """A display that shows no progress."""
-
-    def start(self) -> None: ...
-
-    def update(self, status: RunStatus) -> None: ...
-
-    def stop(self, finished: bool = False) -> None: ...
-
-
-class BarDisplay:
+class BarDisplay(Display):
     """A display with a progress bar for every run, on a terminal."""
 
     def __init__(self) -> None:
@@ -309,7 +300,7 @@ class BarDisplay:
         self.progress.stop()
 
 
-class LineDisplay:
+class LineDisplay(Display):
     """A display with one line about all runs: updated in a notebook, printed every 30 seconds in a log."""
 
     def __init__(self, notebook: bool) -> None:
@@ -366,7 +357,7 @@ def show_progress(show: bool = True) -> Iterator[RunsProgress]:
 def choose_display(show: bool) -> Display:
     """Return the display of progress that suits stderr: a terminal, a notebook or a log."""
     if not show:
-        return NoDisplay()
+        return Display()
     if STDERR.is_jupyter or not STDERR.is_terminal:
         return LineDisplay(notebook=STDERR.is_jupyter)
     return BarDisplay()

@@ -14,12 +14,17 @@ from typing import Any
 
 import torch
 
-from ..core.accelerator import find_device
+from ..core.accelerator import count_devices, find_device
 from ..core.errors import ConfigError
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Terms
+from ..data.sources import read_source
+from ..data.sources.image_sets import FMNIST_FILES
+from ..engines.base import count_cores
+from ..runs.events import get_start
+from ..studies.federate import federate
 from ..studies.run import run
 from .bench import make_random_images
 
@@ -58,8 +63,6 @@ def describe_python() -> str:
 
 def describe_torch() -> str:
     """Describe torch: its version, and the device that ``engine.accelerator = "auto"`` selects here."""
-    from ..core.accelerator import count_devices, find_device
-
     kind = find_device("auto").type
     seen = f" ({count_devices(kind)} seen)" if kind != "cpu" else ""
     return f"{version('torch')}, device auto = {kind}{seen}"
@@ -67,8 +70,6 @@ def describe_torch() -> str:
 
 def describe_machine() -> str:
     """Describe this machine: the cores that a run may use, and its memory."""
-    from ..engines.base import count_cores
-
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"{count_cores()} cores, {pages * size / 2**30:.1f} GiB of memory"
 
@@ -85,9 +86,6 @@ def check_disk_space() -> str:
 
 def try_engine(name: str) -> str:
     """Check an engine by running one real round on it."""
-    from ..studies.federate import federate
-    from ..studies.run import run
-
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
     return f"ran one round, model {digest[:12]}"
@@ -95,10 +93,6 @@ def try_engine(name: str) -> str:
 
 def try_fast_training() -> str:
     """Describe how a small and a larger net are trained here: the fastest way with autograd's bits."""
-    from ..runs.events import get_start
-    from ..studies.federate import federate
-    from ..studies.run import run
-
     federation, found = federate("digits", clients=2, seed=0), list[str]()
     for model in ("mlp", "digitsnet"):
         events = run("fedavg", federation, model=model, rounds=1, progress=False).events
@@ -117,15 +111,11 @@ def find_broker_program() -> str:
 
 def try_data_set(name: str) -> str:
     """Read a data set, and describe its size."""
-    from ..data.sources import read_source
-
     return f"{len(read_source(name).y)} examples"
 
 
 def check_local_fmnist() -> str:
     """Describe where Fashion-MNIST is; raise FileNotFoundError if it is not on this machine."""
-    from ..data.sources.image_sets import FMNIST_FILES
-
     if folder := FMNIST_FILES.find_local():
         return f"in {folder}"
     raise FileNotFoundError(

@@ -42,16 +42,13 @@ class PointBuilder:
     def _convert_evaluation(self, event: EvaluationEvent) -> Point:
         """Convert an evaluation to a point with its accuracies, losses and metrics."""
         values, clients = dict[str, float](), dict[str, list[float]]()
-        for measure in MEASURES:
-            if (counts := event[measure]) is not None:
-                values[f"accuracy/{measure}"] = curves.compute_accuracy(counts, self.sizes[measure])
-                pairs = zip(counts, self.sizes[measure], strict=True)
-                clients[measure] = [c / n for c, n in pairs if c is not None]
-        for held_out in VALIDATION_MEASURES:
-            if (counts := event.get(held_out)) is not None:
-                values[f"accuracy/{held_out}"] = curves.compute_accuracy(
-                    counts, self.sizes[held_out]
-                )
+        for measure in (*MEASURES, *VALIDATION_MEASURES):
+            if (counts := event.get(measure)) is not None:
+                sizes = self.sizes[measure]
+                values[f"accuracy/{measure}"] = curves.compute_accuracy(counts, sizes)
+                if measure in MEASURES:
+                    pairs = zip(counts, sizes, strict=True)
+                    clients[measure] = [c / n for c, n in pairs if c is not None]
         losses = curves.pool_losses(event, self.sizes)
         values |= {f"{LOSS_PREFIX}{measure}": loss for measure, loss in losses.items()}
         for measure_name, metrics in event.get("metrics", {}).items():

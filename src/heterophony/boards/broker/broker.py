@@ -40,7 +40,7 @@ def end_mqtt_session(name: str, make_endpoint: MakeEndpoint) -> None:
 
 def delete_retained_messages(board: str, make_endpoint: MakeEndpoint) -> int:
     """Delete the retained messages of a board at the broker; return how many there were."""
-    own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
+    own, mark = topics.make_board_pattern(board), topics.MAINTENANCE_TOPIC
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
         found = list_retained_topics(transport, mark)
         for topic in found:  # at most three messages, so the queue has room

@@ -106,11 +106,8 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 def list_reachable_hosts(lan: bool) -> list[str]:
     """Return the host names and addresses of a broker on this machine; with ``lan``, also those for others."""
-    return list(
-        dict.fromkeys(
-            [*LOOPBACK, *(list_host_names() if lan else []), *(list_lan_addresses() if lan else [])]
-        )
-    )
+    others = [*list_host_names(), *list_lan_addresses()] if lan else []
+    return list(dict.fromkeys([*LOOPBACK, *others]))
 
 
 def list_host_names() -> list[str]:

@@ -78,10 +78,10 @@ def format_acl(revoked: Sequence[str]) -> str:
         [
             "# Written by heterophony: changes are lost. %u is the name in the certificate.",
             f"user {SERVER_NAME}",
-            f"topic readwrite {topics.make_server_pattern()}",
+            f"topic readwrite {topics.ALL_TOPICS}",
             "",
             f"user {topics.MAINTENANCE_NAME}",
-            f"topic readwrite {topics.make_server_pattern()}",
+            f"topic readwrite {topics.ALL_TOPICS}",
             "",
             *(f"pattern {right} {topic}" for right, topic in topics.list_board_rights("%u")),
             *(f"\nuser {name}\ntopic deny #" for name in sorted(revoked)),

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -216,15 +217,8 @@ def call_board(
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
-    stream = join_action_input(sources, json.dumps(content).encode() + b"\n", pieces)
+    stream = chain([sources, json.dumps(content).encode() + b"\n"], pieces)
     return parse_answer(board, ssh.run(board, words, stream, seconds))
-
-
-def join_action_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
-    """Yield the input of an action on a board: its code, the request and the content of files."""
-    yield sources
-    yield request
-    yield from pieces
 
 
 @cache
@@ -304,19 +298,7 @@ def push_files(
     missing = [path for path in contents if path in set(asked["missing"])]
     if not missing and not asked["others"]:
         return 0
-    return send_files(ssh, board, contents, digests, missing, only)
-
-
-def send_files(
-    ssh: SshRunner,
-    board: Board,
-    contents: Mapping[str, Content],
-    digests: Mapping[str, str],
-    missing: Sequence[str],
-    only: Sequence[str],
-) -> int:
-    """Copy the ``missing`` files to a board; return how many were copied or deleted."""
-    files = [
+    entries = [
         {
             "path": path,
             "size": contents[path].size,
@@ -325,14 +307,8 @@ def send_files(
         }
         for path in missing
     ]
-    request = {"files": files, "only": list(only), "keep": list(contents)}
+    request = {"files": entries, "only": list(only), "keep": list(contents)}
     size = sum(contents[path].size for path in missing)
-    pieces = join_file_contents(contents[path] for path in missing)
+    pieces = chain.from_iterable(contents[path].iterate() for path in missing)
     answer = call_board(ssh, board, "receive", request, pieces, 120 + size / BYTES_PER_SECOND)
     return int(answer["received"]) + int(answer["deleted"])
-
-
-def join_file_contents(contents: Iterable[Content]) -> Iterator[bytes]:
-    """Yield the bytes of the files to copy, one file after another."""
-    for content in contents:
-        yield from content.iterate()

@@ -98,7 +98,7 @@ class Assignments:
         return outgoing.blob
 
     def abandon_open_jobs(self) -> None:
-        """Close all open jobs: their replies are no longer accepted."""
+        """Close all open jobs, because the round is over: their replies are no longer accepted."""
         self.open_jobs.clear()
         self.outgoing_blobs.clear()
         for record in self.registry.boards.values():

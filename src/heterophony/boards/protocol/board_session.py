@@ -286,10 +286,6 @@ class BoardSession:
         self.welcomed, self.refusal_reason = False, ""
         return self.send_hello(now)
 
-    def take_next_job(self) -> Job | None:
-        """Return the next job that is ready; None if there is none, or while another job runs."""
-        return self.jobs.take_next_job()
-
     def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
         """Announce the reply of the current job."""
         return self.address_to_server(self.jobs.finish_current(reply, seconds, now))

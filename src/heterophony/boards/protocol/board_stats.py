@@ -266,14 +266,6 @@ class BoardStats:
         self.record_fact("shut_out", board, why=counters.last_reason)
 
     # Messages and work ----------------------------------------------------------------------
-    def count_received(self, board: str, size: int) -> None:
-        """Count the bytes of a message from a board."""
-        self.get_counters(board).bytes_up += size
-
-    def count_sent(self, board: str, size: int) -> None:
-        """Count the bytes of a message to a board."""
-        self.get_counters(board).bytes_down += size
-
     def record_taken_reply(self, board: str, assigned: Assigned, done: Done) -> None:
         """Record that a board's reply was accepted."""
         counters = self.get_counters(board)

@@ -65,10 +65,6 @@ class ServerSession:
         lost, self.assignments.lost_jobs = self.assignments.lost_jobs, []
         return lost
 
-    def abandon_open_jobs(self) -> None:
-        """Close all open jobs of the round, because its deadline has passed."""
-        self.assignments.abandon_open_jobs()
-
     def shut_out_board(self, board: str, why: str, now: float) -> None:
         """Accept nothing more from a board, and give up its jobs."""
         self.stats.now = now
@@ -83,7 +79,7 @@ class ServerSession:
 
     def end_run(self) -> list[Publication]:
         """Announce to all boards that the run has finished."""
-        self.abandon_open_jobs()
+        self.assignments.abandon_open_jobs()
         self.control = replace(self.control, state="ended")
         return [self.make_control_publication()]
 
@@ -117,7 +113,7 @@ class ServerSession:
             return []
         if address.board in self.registry.shut_out:
             return []
-        self.stats.count_received(address.board, len(payload))
+        self.stats.get_counters(address.board).bytes_up += len(payload)
         try:
             run, content = messages.split_run(payload)
             if run != self.run:
@@ -203,7 +199,7 @@ class ServerSession:
         """Count the bytes sent to each board; messages to all boards are not counted."""
         for message in sent:
             if board := topics.parse_topic(message.topic).board:
-                self.stats.count_sent(board, len(message.payload))
+                self.stats.get_counters(board).bytes_down += len(message.payload)
 
     def address_to_board(self, board: str, items: Iterable[Message | bytes]) -> list[Publication]:
         """Wrap messages and encoded chunks as publications to a board."""

@@ -17,6 +17,12 @@ PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
 SERVER_NAME = "server"  # the one enrolled name that is not a board
 SERVER_HERE, SERVER_GONE = b"here", b"gone"  # payloads on the topic of a run's server
+# patterns: all topics, the control topics of all runs, and those that show whether servers are connected
+ALL_TOPICS = f"{TOPIC_ROOT}/#"
+ALL_CONTROL_TOPICS, ALL_SERVER_TOPICS = f"{TOPIC_ROOT}/r/+/ctl", f"{TOPIC_ROOT}/r/+/server"
+MAINTENANCE_TOPIC = (
+    f"{TOPIC_ROOT}/maintenance"  # on which the broker's owner marks the end of messages
+)
 MAINTENANCE_NAME = ".broker"  # name of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
@@ -62,22 +68,7 @@ def make_board_topic(board: str, channel: Channel) -> str:
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/{channel}"
 
 
-def make_maintenance_topic() -> str:
-    """Return the topic that only the broker's owner uses, to mark the end of retained messages."""
-    return f"{TOPIC_ROOT}/maintenance"
-
-
 # Subscriptions and rights -------------------------------------------------------------------
-def make_any_control_pattern() -> str:
-    """Return the pattern of the control topics of all runs."""
-    return f"{TOPIC_ROOT}/r/+/ctl"
-
-
-def make_any_server_pattern() -> str:
-    """Return the pattern of the topics that show whether the servers of runs are connected."""
-    return f"{TOPIC_ROOT}/r/+/server"
-
-
 def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
     """Return the topics to which the server subscribes, of these boards or of all boards."""
     channels = ("status", "up", "up/chunk")
@@ -94,17 +85,12 @@ def make_board_pattern(board: str) -> str:
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/#"
 
 
-def make_server_pattern() -> str:
-    """Return the pattern of all topics that the server may read and write."""
-    return f"{TOPIC_ROOT}/#"
-
-
 def list_board_rights(board: str) -> list[tuple[str, str]]:
     """Return a board's rights at the broker: pairs of a right and a pattern of topics."""
     own = f"{TOPIC_ROOT}/b/{board}"
     return [
-        ("read", make_any_control_pattern()),
-        ("read", make_any_server_pattern()),
+        ("read", ALL_CONTROL_TOPICS),
+        ("read", ALL_SERVER_TOPICS),
         ("read", f"{own}/down/#"),
         ("write", f"{own}/up"),
         ("write", f"{own}/up/chunk"),

@@ -30,12 +30,6 @@ class BackoffSettings:
     longest: float = 30.0
     first_after_refusal: float = 60.0
 
-    def select_bounds(self, refused: bool) -> tuple[float, float]:
-        """Return the shortest and the longest wait before the next attempt to connect."""
-        if refused:
-            return self.first_after_refusal, 10 * self.first_after_refusal
-        return self.first, self.longest
-
 
 class ReconnectBackoff:
     """Computes the waits of one transport between connections.
@@ -51,7 +45,10 @@ class ReconnectBackoff:
 
     def compute_wait(self, refused: bool, active_seconds: float) -> float:
         """Return the seconds to wait after a connection that was active for ``active_seconds``."""
-        shortest, longest = self.settings.select_bounds(refused)
+        shortest, longest = self.settings.first, self.settings.longest
+        if refused:
+            shortest = self.settings.first_after_refusal
+            longest = 10 * shortest
         if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
             self.failures = 0
         wait = min(longest, shortest * 2.0 ** min(self.failures, 30))
