@@ -48,7 +48,7 @@ class Fact:
 
 
 class Journal:
-    """Appends facts about a run on boards to its journal; a disk error is reported and stops nothing."""
+    """Appends facts about a run on boards to its journal; a disk error is reported, but does not stop the run."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.path, self.say = folder / JOURNAL_FILE, say

@@ -53,7 +53,7 @@ def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, i
 
 
 def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
-    """List the loss levels that all algorithms reach, highest first: only there they can be compared."""
+    """List the loss levels that all algorithms reach, highest first; they are compared only at these."""
     reached = [set(rounds) for rounds in matched.values()]
     return sorted(set.intersection(*reached), reverse=True) if reached else []
 
@@ -185,7 +185,7 @@ QUALITY_COLUMNS = {
 
 
 def build_audit_table(content: Record) -> ResultTable:
-    """Build the audit's table of recovered images; the last rows are images that contain no leak."""
+    """Build the audit's table of recovered images; the last rows are reference images, for comparison."""
     how, parts = content["asked"]["how"], list_audit_parts(content)
     rows: Rows = [
         [
@@ -240,7 +240,7 @@ def build_ordering_table(content: Record) -> ResultTable | None:
 
 
 def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Summarise the quality of reference images, which contain no leak, on the attacked originals."""
+    """Summarise how similar the reference images, such as noise, are to the attacked originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()
     names = list(next(iter(once), {}))
     pairs = {

@@ -249,6 +249,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.
     losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss_metric(k)}
     others = {k: v for k, v in sorted(means.items()) if not is_loss_metric(k)}
     pooled = plan.algorithm.pooled  # then nothing is sent
+    boards: RoundFields = {"boards": dict(done.boards)} if done.boards else {}
     return {
         "event": "round",
         "t": done.t,
@@ -272,7 +273,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.
             "evaluate": sum_work_seconds(done.evaluated),
         },
         **describe_faults(plan, done),
-        **describe_boards(done),
+        **boards,
         **describe_protected_round(plan, done.t, done.filtered, done.trained, done.spent),
         "seconds": seconds,
     }
@@ -313,11 +314,6 @@ def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
         out["simulated_seconds"] = done.end.seconds
         out["clock"] = done.clock + done.end.seconds
     return out
-
-
-def describe_boards(done: FinishedRound) -> RoundFields:
-    """Return the field of a round's event with the activity of each board; empty if there are none."""
-    return {"boards": dict(done.boards)} if done.boards else {}
 
 
 def average_metric(name: str, replies: Sequence[Reply]) -> float:

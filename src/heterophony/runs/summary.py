@@ -134,12 +134,9 @@ class Summary:
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        later_keys = (
-            "loss metrics data_remark compute protection privacy bad_clients nets kept_round"
-        )
-        for later in f"{later_keys} stopped examples_per_round relative_work".split():
-            if not out[later] and out[later] != 0:
-                del out[later]
+        for key in OMITTED_IF_EMPTY:
+            if not out[key] and out[key] != 0:
+                del out[key]
         if self.delta is None:  # without differential privacy there is no ε
             del out["epsilon"], out["delta"]
         return out
@@ -295,7 +292,7 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
     limit = level + STANDARD_ERRORS * sqrt(level * (1 - level) / max(1, tested))
     measured = {"G": summary.G, "P": summary.P}
     known = {name: a for name, a in measured.items() if a is not None}
-    if not all(is_at_chance_level(a, limit) for a in known.values()):
+    if any(max(a.last, a.last10.mean) > limit for a in known.values()):
         return None
     verb = "is" if len(known) == 1 else "are"
     return (
@@ -303,11 +300,6 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
         " always giving the same answer; train for more rounds, let more clients train in each"
         " (participation.rate), or change training.lr or training.momentum"
     )
-
-
-def is_at_chance_level(accuracy: Accuracy, limit: float) -> bool:
-    """Return True if neither the last accuracy nor the mean of the last ten exceeds the limit of chance."""
-    return accuracy.last <= limit and accuracy.last10.mean <= limit
 
 
 def compute_chance_level(start: StartEvent) -> float:

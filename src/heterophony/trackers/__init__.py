@@ -38,7 +38,7 @@ class Tracker(Protocol):
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """Begin to track a run, or continue after a resume."""
+        """Start to track a run, or continue to track it after a resume."""
 
     def log(self, point: Point) -> None:
         """Send the numbers of one step to the tracker."""
