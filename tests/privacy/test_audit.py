@@ -507,7 +507,7 @@ def change_iterations(content: dict) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (change_row, "fedavg was not attacked at all losses that were asked for"),
+        (change_row, "fedavg was not attacked at all requested losses"),
         (change_iterations, "how is not as in --preset medium"),
     ],
 )
@@ -547,7 +547,7 @@ def test_the_page_carries_the_audit(tmp_path):
         (("fedavg", "--losses", "0.5,-1"), (), "--losses 0.5,-1: must be numbers above 0"),
         (("fedavg", "--losses", "low"), (), "--losses low: must be numbers above 0"),
         (("fedavg", "--losses", "inf"), (), "--losses inf: must be numbers above 0"),
-        (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
+        (("fedavg", "--clients", "9"), (), "--clients 9: there are only 3 clients"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
         (("centralized",), (), "centralized: this algorithm pools all data"),
         (("fedavg", "--labels", "joint"), (), "only dlg optimises them with the images"),

@@ -233,6 +233,7 @@ class BoardEngine(Engine):
         return [c for c in clients if c in available]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Assign the jobs of a round to boards; yield the accepted replies until the round is over."""
         open_jobs: dict[JobKey, Job] = {(j.client, j.kind, j.turn): j for j in jobs}
         trained, begun = 0, time.monotonic()
         self.report.begin(begun)
@@ -264,4 +265,5 @@ class BoardEngine(Engine):
         return trained >= min(training, self.faults.count_needed_replies(training))
 
     def describe_round(self) -> dict[str, BoardRound]:
+        """Return the activity of each board in the last round."""
         return self.report.last

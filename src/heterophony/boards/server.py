@@ -58,12 +58,12 @@ def check_boards_can_run(config: Config) -> None:
         )
     if config.data.new_clients:
         raise ConfigError(
-            "data.new_clients: boards cannot join after training; leave it out, or use"
+            "data.new_clients: clients on boards cannot join after training; leave it out, or use"
             " heterophony run"
         )
     if config.attack.is_active:
         raise ConfigError(
-            "attack.kind: attacks are simulated, and boards are real; leave it out, or use heterophony"
+            "attack.kind: simulated attacks are not possible on boards; leave it out, or use heterophony"
             " run"
         )
 

@@ -427,14 +427,14 @@ class Testbed:
         elif fault.kind == "broker":
             assert self.broker is not None
             self.broker.restart()
-            self.say(f"round {t}: the broker was killed; it is back")
+            self.say(f"round {t}: the broker was killed and restarted")
         else:
             victim = self.server if fault.kind == "server" else victim
             if victim not in self.processes:  # a board that has exited, as the run has finished
                 return
             victim.kill()
             victim.start()
-            self.say(f"round {t}: {victim.name} was killed; it is back")
+            self.say(f"round {t}: {victim.name} was killed and restarted")
 
 
 def start_testbed_fork_server() -> None:

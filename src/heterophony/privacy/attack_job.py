@@ -38,6 +38,7 @@ class AttackSettings:
 
     @property
     def attack_method(self) -> attacks.Attack:
+        """The attack with these settings."""
         if self.attack == "dlg":
             return attacks.DLG(self.iterations)
         return attacks.InvertingGradients(self.iterations, self.tv)
@@ -145,6 +146,7 @@ class CaseAttack:
     def make_gradient_function(
         self, client: attacks.RecordingClient
     ) -> Callable[[Tensor, Tensor], Tensors]:
+        """Return the function by which an attack computes the gradient of images and labels."""
         return partial(
             attacks.compute_gradients, client, self.case.tensor_names, differentiable=True
         )

@@ -105,6 +105,7 @@ class Snapshots:
         )
 
     def get_message_path(self, t: int, client: str) -> Path:
+        """Return the file with the tensors that a client would receive after ``t`` rounds."""
         return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}" / encode_folder_name(client)
 
 
@@ -260,6 +261,7 @@ class AttackLog:
             raise FolderError(f"{folder} holds an audit with other settings; choose another --out")
 
     def read_records(self) -> list[Record]:
+        """Read all records of the audit so far, with the header."""
         return list(read_json_lines(self.path))
 
     def append_records(self, records: Sequence[Record]) -> None:

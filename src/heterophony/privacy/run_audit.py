@@ -94,6 +94,7 @@ class Audit:
 
     @property
     def folders(self) -> list[RunFolder]:
+        """The run folders of the audit, in the order of its algorithms."""
         return [s.folder for s in self.snapshots.values()]
 
     def train(self, progress: RunsProgress) -> None:
@@ -179,7 +180,9 @@ def open_audit(
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
     check_single_replies(first)
     if victims.clients > len(federation.clients):
-        raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
+        raise ConfigError(
+            f"--clients {victims.clients}: there are only {len(federation.clients)} clients"
+        )
     labels = label_algorithms(list(configs))
     specs = load_data_of_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
     folders = create_comparison(parent, specs)
@@ -289,9 +292,7 @@ def find_audit_row(
         if (row["algorithm"], row["private"]) == (name, knowledge):
             if set(row.get("losses", ())) == levels:
                 return row
-            raise FolderError(
-                f"{folder}: {name} was not attacked at all losses that were asked for"
-            )
+            raise FolderError(f"{folder}: {name} was not attacked at all requested losses")
     return None
 
 

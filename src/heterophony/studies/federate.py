@@ -91,7 +91,7 @@ def federate(
     if not isinstance(terms.clients, Integral):
         raise ConfigError(f"clients: must be a whole number, not {clients!r}")
     if path is not None and not isinstance(data, str | Path):
-        raise ConfigError("path: only a data set with a name has files; leave it out")
+        raise ConfigError("path: is only for data sets that are given by name; leave it out")
     data, request = join_labels(join_split(data)), Request(classes, task, users, tokenizer)
     if is_data_by_client(data):
         check_not_divided(request, client, partition)
@@ -135,7 +135,7 @@ def check_not_divided(request: Request, client: object, partition: Partition | s
     if client is not None or request.users is not None:
         raise ConfigError(f"client: {belong}; remove client and users")
     if request.tokenizer is not None:
-        raise ConfigError("tokenizer: arrays have no texts; leave it out")
+        raise ConfigError("tokenizer: is only for texts, not for arrays; leave it out")
     if partition is not None:
         raise ConfigError(f"partition: {belong}; leave it out")
 
@@ -195,7 +195,7 @@ def join_split(data: Any) -> Any:
         return data
     if data.keys() == {"train", "validation", "test"}:
         raise ConfigError(
-            "data: there can be train and test; add the examples of validation to train, and set"
+            "data: must have the keys train and test only; add the validation examples to train, and set"
             " validation_fraction"
         )
     if data.keys() != {"train", "test"}:
@@ -233,7 +233,7 @@ def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
 def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     """Read the data set of a name or path, or convert arrays and objects of other packages to one."""
     if isinstance(data, type):
-        raise DataError(f"data: is the class {data.__name__}; pass an object of it")
+        raise DataError(f"data: is the class {data.__name__}; pass an instance")
     if isinstance(data, str | Path):
         return read_source(str(data), path, **vars(request))
     if huggingface.is_datasets_object(data):
@@ -247,7 +247,7 @@ def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     if is_frame(data):
         return read_frame(data, request)
     if request.tokenizer is not None:
-        raise ConfigError("tokenizer: arrays have no texts; leave it out")
+        raise ConfigError("tokenizer: is only for texts, not for arrays; leave it out")
     if request.users is not None:
         raise ConfigError("users: arrays have no columns; pass the names themselves as client")
     given = unpack_datasets(data, request.task)

@@ -239,6 +239,7 @@ class RunStatus:
 
 
 def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) -> str:
+    """Format the accuracy over all test examples in percent, for the display of progress."""
     return f"{100 * compute_accuracy(correct, test_sizes):.2f}"
 
 

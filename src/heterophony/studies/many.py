@@ -253,7 +253,7 @@ def retry_run(run: RunProcess) -> tuple[RunFolder, int]:
     if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(
             f"{run.folder.path}: {MAX_ATTEMPTS} processes died on this run (exit code"
-            f" {run.process.exitcode}); this may be lack of memory: lower --workers"
+            f" {run.process.exitcode}); perhaps for lack of memory: lower --workers"
         )
     return run.folder, run.attempt + 1
 

@@ -80,7 +80,7 @@ def parse_values(text: str, where: str) -> Values:
     if ends := RANGE_PATTERN.fullmatch(text):
         low, high = float(ends[1]), float(ends[2])
         if not low < high:
-            raise ConfigError(f"{where}: a range goes from low to high, as in 0.001..0.1")
+            raise ConfigError(f"{where}: a range must go from low to high, as in 0.001..0.1")
         return ValueRange(low, high, all(re.fullmatch(r"[-+]?\d+", end) for end in ends.groups()))
     try:
         values = tomllib.loads(f"v = [{text}]")["v"]

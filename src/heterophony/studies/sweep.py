@@ -64,7 +64,7 @@ def sweep(
     )
     if not federation.validates:
         warnings.warn(
-            "hp.sweep: nothing is chosen on test data; to have the best settings chosen, use"
+            "hp.sweep: nothing is chosen on test data; to choose the best settings, use"
             " hp.federate(…, validation_fraction=0.2)",
             stacklevel=2,
         )
@@ -172,7 +172,7 @@ class CallSpecMaker:
         base, name = choose_algorithm(algorithm, own, list_keywords(SearchOptions))
         training = how.get("training") or Training()
         if not isinstance(training, Training):
-            raise ConfigError("training: must be one hp.Training for all clients, to vary it")
+            raise ConfigError("training: to vary settings, pass one hp.Training for all clients")
         return cls(base, name, federation, training, {k: how[k] for k in how if k not in own})
 
     @property

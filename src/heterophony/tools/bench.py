@@ -90,7 +90,7 @@ def measure_speed(
         plain.append(run_in_subprocess(partial(measure_plain_rate, samples)))
         one.append(measure_pool_rate(1, samples, compute))
         two.append(measure_pool_rate(2, samples, compute))
-    say("evaluation with the paper's settings, and rounds with many idle clients")
+    say("the share of evaluation, and rounds with many idle clients")
     flops = count_training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
     rates = {k: max(v) for k, v in (("p", plain), ("1", one), ("2", two), ("g", gemm))}
     return {

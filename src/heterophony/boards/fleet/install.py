@@ -73,7 +73,7 @@ def read_metadata() -> str:
         found = distribution(NAME)
     except PackageNotFoundError:
         raise ConfigError(
-            "heterophony itself is not installed here, so its wheel has no list of packages; install"
+            "heterophony is not installed here, so its requirements are unknown; install"
             " it with pip first"
         ) from None
     text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
@@ -332,6 +332,6 @@ class Installer:
                 found = "not there" if version is None else f"version {version}"
                 raise BoardError(
                     f"the environment of {board.python} lacks {requirement.name}"
-                    f"{requirement.specifier} ({found}); install it there, or set python to one"
-                    " outside of any environment"
+                    f"{requirement.specifier} ({found}); install it there, or set python to an"
+                    " interpreter outside a virtual environment"
                 )

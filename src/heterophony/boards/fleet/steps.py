@@ -103,7 +103,7 @@ def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 
             " 2.28 or newer: use a newer system, or a container (docs/how-to/fleet.md)"
         )
     if not facts.writable:
-        raise BoardError(f"the folder {board.folder} cannot be written there")
+        raise BoardError(f"its folder {board.folder} is not writable")
     if facts.disk_free < MIN_DISK:
         raise BoardError(f"its disk is full: {facts.disk_free / 1e6:.0f} MB are free")
     check_memory(board, facts)

@@ -28,12 +28,12 @@ from .message_fields import (
     Text,
     TextMap,
     TopicName,
-    choice_rule,
-    integer_rule,
-    list_rule,
+    make_choice_rule,
+    make_integer_rule,
+    make_list_rule,
+    make_record_rule,
+    make_text_rule,
     parse_record,
-    record_rule,
-    text_rule,
 )
 from .topics import PROTOCOL_VERSION, Publication
 
@@ -98,7 +98,7 @@ class BlobRef:
     """The sha256 and size of a blob, by which the other side requests its chunks."""
 
     sha256: Sha256
-    size: Annotated[int, integer_rule(1, 1 << 40)]
+    size: Annotated[int, make_integer_rule(1, 1 << 40)]
 
     @staticmethod
     def from_bytes(content: bytes) -> BlobRef:
@@ -106,7 +106,7 @@ class BlobRef:
         return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
 
 
-BlobRefField = Annotated[BlobRef, record_rule(BlobRef)]
+BlobRefField = Annotated[BlobRef, make_record_rule(BlobRef)]
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class ClientSummary:
     shape: Integers
     classes: Count
     # type of the stored examples
-    type: Annotated[str, choice_rule("uint8", "float32", "int64", "int32")] = "uint8"
-    record: Annotated[str, text_rule(4096)] = ""  # the arrays of packed examples, as JSON
+    type: Annotated[str, make_choice_rule("uint8", "float32", "int64", "int32")] = "uint8"
+    record: Annotated[str, make_text_rule(4096)] = ""  # the arrays of packed examples, as JSON
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,13 @@ class Control(Message):
     run: TopicName
     run_id: TopicName  # random: a new run with the same name has a different one
     start: Count  # how often the server has started
-    state: Annotated[str, choice_rule(*RUN_STATES)]
+    state: Annotated[str, make_choice_rule(*RUN_STATES)]
     t: Count
     rounds: Count
     oldest: Count
     config: BlobRefField
     given: Annotated[
-        tuple[BlobRef, ...], list_rule(record_rule(BlobRef), 1)
+        tuple[BlobRef, ...], make_list_rule(make_record_rule(BlobRef), 1)
     ] = ()  # initial weights
 
 
@@ -173,7 +173,7 @@ class Control(Message):
 class Status(Message):
     """From a board, retained, and also its last will: whether the board is connected."""
 
-    state: Annotated[str, choice_rule("here", "gone")]
+    state: Annotated[str, make_choice_rule("here", "gone")]
     session: TopicName  # changes with each start of the board
 
 
@@ -184,13 +184,16 @@ class Hello(Message):
     max_bytes: ClassVar[int] = MAX_HELLO_BYTES
     session: TopicName
     start: Count  # number of the server's start that the Hello is meant for
-    version: Annotated[str, text_rule(64)]  # version of heterophony
+    version: Annotated[str, make_text_rule(64)]  # version of heterophony
     config_sha256: Sha256
     clients: Annotated[
-        tuple[ClientSummary, ...], list_rule(record_rule(ClientSummary), 1024, min_length=1)
+        tuple[ClientSummary, ...],
+        make_list_rule(make_record_rule(ClientSummary), 1024, min_length=1),
     ]
     hardware: TextMap = field(default_factory=dict)
-    folder_id: Annotated[str, text_rule(64)] = ""  # id of the folder with the clients' memories
+    folder_id: Annotated[str, make_text_rule(64)] = (
+        ""  # id of the folder with the clients' memories
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,8 @@ class Want(Message):
 
     sha256: Sha256
     chunks: Annotated[
-        tuple[int, ...], list_rule(integer_rule(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1)
+        tuple[int, ...],
+        make_list_rule(make_integer_rule(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1),
     ]
 
 

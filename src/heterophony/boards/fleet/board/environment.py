@@ -267,7 +267,7 @@ def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
         )
     pips = sorted(wheels.glob("pip-*.whl"))
     if not pips:
-        raise ProblemError("there is no wheel of pip among those copied; run: fleet wheels")
+        raise ProblemError("the copied wheels do not include pip; run: fleet wheels")
     pip = [str(root / "venv/bin/python"), str(pips[-1] / "pip"), "--isolated", "install"]
     offline = ["--no-index", "--find-links", str(wheels), "--no-input", "--quiet"]
     run_install_command([*pip, *offline, *requirements], "pip")
