@@ -277,7 +277,9 @@ class BoardSensors:
             for path in self.counters:
                 before, now = self.last_counts[path], self.read_number(path)
                 if before is not None and now is not None:
-                    self.joules += max(0.0, now - before) / 1e6  # a counter that wrapped adds none
+                    self.joules += (
+                        max(0.0, now - before) / 1e6
+                    )  # a counter that wrapped around adds nothing
                 self.last_counts[path] = now
             if self.read_watts is not None:
                 now = self.clock()

@@ -55,7 +55,7 @@ class Journal:
         self.file: BinaryIO | None = None
         self.digest, self.size, self.is_full = FIRST_DIGEST, 0, False
         self.lines_by_board = Counter[str]()
-        self.written_refusals = set[tuple[str, str]]()  # bounded by the lines of boards
+        self.written_refusals = set[tuple[str, str]]()  # bounded by MAX_LINES_OF_BOARD
         self.unwritten = Counter[str]()  # facts of a board that are only counted
         try:
             self.open_file()

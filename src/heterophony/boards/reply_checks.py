@@ -24,7 +24,7 @@ from ..jobs.plan import Job, Plan
 from ..jobs.work import restore_tensors
 from .protocol.job_codec import encode_reply
 
-TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # number of test examples limits these
+TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # at most the number of test examples
 VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
 METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
 MAX_METRICS = 32  # in one reply

@@ -190,7 +190,7 @@ def simulate_round_end(
         clients = plan.federation.clients
         return RoundEnd(plan.faults.compute_idle_seconds(clients, clock, plan.seed), (), ())
     arrivals, busy = list[float | None](), dict[str, float]()
-    for r in trained:  # a client that was drawn twice trains one turn after the other
+    for r in trained:  # a client that was selected twice trains its turns one after the other
         down, up = sent[r.client].nbytes, r.tensors.nbytes
         seconds = plan.speeds.compute_round_seconds(r.client, down, r.examples, up, plan.seed)
         busy[r.client] = busy.get(r.client, 0.0) + seconds

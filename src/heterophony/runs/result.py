@@ -120,7 +120,7 @@ def list_class_accuracies(counts: NDArray[np.int64]) -> list[float | None]:
     return [right / examples if examples else None for right, examples in rows]
 
 
-SHOWN_CLIENTS = 3  # in the text of the table of clients
+SHOWN_CLIENTS = 3  # shown when a table of clients is printed
 
 
 class Result:

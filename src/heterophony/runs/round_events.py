@@ -120,7 +120,7 @@ class FinishedRound:
     """The clients, replies and times of a finished round, from which its event is made."""
 
     t: int
-    selected: Sequence[str]  # clients; one that was drawn twice is listed twice
+    selected: Sequence[str]  # clients; one that was selected twice is listed twice
     sent: Mapping[str, Tensors]  # by client
     trained: Sequence[Reply]  # in client order
     merged: Sequence[Reply]  # the replies that were merged

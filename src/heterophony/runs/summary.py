@@ -278,7 +278,7 @@ def require_all_counts(counts: Counts) -> list[float]:
     return known
 
 
-STANDARD_ERRORS = 2  # an accuracy up to so far above the chance level may be chance
+STANDARD_ERRORS = 2  # accuracies within so many of the chance level may be chance
 
 
 def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:

@@ -119,7 +119,7 @@ def build_comparison(
     for seed in [None] if seeds is None else seeds:
         for name in algorithms:
             own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
-            told = ignore_note if specs else note  # the runs differ in none of what it says
+            told = ignore_note if specs else note  # notes are the same for all runs
             config = read_config(file, [*overrides, *own], told, trust=True)
             specs[f"{labels[name]}-{config.top.seed}"] = RunSpec(config)
     return specs

@@ -244,7 +244,7 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
 
 def retry_run(run: RunProcess) -> tuple[RunFolder, int]:
     """Return the run of a dead process and its next attempt; raise EngineError after the last one."""
-    if run.process.exitcode == 1:  # Python's own: it exited before it could start
+    if run.process.exitcode == 1:  # Python's exit code for a process that could not start
         raise EngineError(
             "a process of a run could not start: it imports the script again, so the script must"
             ' call hp.sweep below `if __name__ == "__main__":` (or use the serial engine); any other'

@@ -43,7 +43,7 @@ MakeSpec = Callable[[str, Combination, int], RunSpec]
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
 DRAWN_DIGITS = 4  # significant digits of a number drawn from a range
-MAX_REPEATS = 100  # consecutive known draws after which no new one is expected
+MAX_REPEATS = 100  # draws in a row without a new combination after which drawing ends
 MAX_LABEL = 80  # characters of a folder's name
 
 
@@ -364,7 +364,9 @@ def propose_next_batch(
         plain = {key: to_json_value(value) for key, value in settings.items()}
         content["runs"] |= {n: {"settings": plain, "seed": seed} for n, seed in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SWEEP_FILE, content)  # written together, as a batch is proposed together
+    write_json(
+        folder / SWEEP_FILE, content
+    )  # once per batch, so that no part of a batch is recorded alone
 
 
 def read_trials(search: Search, folder: Path) -> list[TriedSettings]:

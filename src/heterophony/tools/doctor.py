@@ -138,7 +138,7 @@ class CheckedRun:
     model_sha256: str
     seconds: float
     accuracy: float
-    used_bytes: int | None  # on the GPU, by all workers; None where torch cannot tell
+    used_bytes: int | None  # on the GPU by all workers; None if it cannot be measured
 
 
 def check_gpu(device: str, say: Callable[[str], None]) -> list[CheckedRun]:

@@ -178,7 +178,7 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
             for _ in range(2):
                 server, _, done = run_round(plan, engine, server)
     down, up = done["bytes_down"], done["bytes_up"]
-    # without learning there are no rows to send; at most, they are as large as what they stand for
+    # no rows are sent without learning; at most, they are as large as the tensors that they replace
     return {"down": down, "up": max(down, up) if algorithm.rows_vary else up}
 
 

@@ -14,7 +14,7 @@ from ..runs.events import Event
 from ..runs.summary import Summary
 from .points import Point, PointBuilder
 
-CLASSES = {  # name of the file, in --track and of the pip extra: class
+CLASSES = {  # name of the file, --track value and pip extra: class
     "mlflow": "MLflow",
     "tensorboard": "TensorBoard",
     "wandb": "WandB",

@@ -241,7 +241,9 @@ class Broker:
             try:
                 end_mqtt_session(name, make_endpoint)
                 delete_retained_messages(name, make_endpoint)
-            except BrokerError:  # it is too busy to answer, perhaps with a flood of this very board
+            except (
+                BrokerError
+            ):  # the broker is too busy to answer, perhaps because this board floods it
                 self._restart()
 
     def _make_endpoints(self, authority: CertificateAuthority) -> MakeEndpoint:

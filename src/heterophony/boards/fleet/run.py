@@ -38,7 +38,7 @@ class Preparation:
     federation: Federation | None = None  # None: the clients' own data
     assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
     run: str = ""  # its name on the broker
-    trust: bool = False  # the run has an algorithm from outside, which its boards import
+    trust: bool = False  # boards may import an external algorithm that the run names
     facts: dict[str, steps.BoardFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

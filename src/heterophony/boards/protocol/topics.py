@@ -45,10 +45,10 @@ class ParsedTopic(NamedTuple):
     channel: Channel | Literal["ctl", "server"]
 
 
-def check_name(of: str, value: str) -> str:
+def check_name(kind: str, value: str) -> str:
     """Return the name of a run or board if it can be part of a topic; otherwise raise ConfigError."""
     if not NAME_PATTERN.fullmatch(value):
-        raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
+        raise ConfigError(f"{kind}: '{value}' cannot be a name; {NAME_RULE}")
     return value
 
 

@@ -116,7 +116,9 @@ class Connection:
         self.replaced = False
         self.renew_subscriptions = bool(owner.left_subscriptions)
         self.pending_subscriptions = [owner.subscriptions] if owner.subscriptions else []
-        if will := owner.will:  # its retained message arrives before the next subscription's answer
+        if (
+            will := owner.will
+        ):  # its retained message arrives before the answer to the next subscription
             own = (will.topic,)
             self.pending_subscriptions = [own, *(self.pending_subscriptions or [own])]
         self.client = MqttClient(self.endpoint, owner.will, self, owner.byte_counts)

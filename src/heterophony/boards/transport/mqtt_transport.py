@@ -49,7 +49,9 @@ class ReconnectBackoff:
         if refused:
             shortest = self.settings.first_after_refusal
             longest = 10 * shortest
-        if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
+        if (
+            active_seconds > 2 * longest
+        ):  # a connection that is refused after a long wait still counts as a failure
             self.failures = 0
         wait = min(longest, shortest * 2.0 ** min(self.failures, 30))
         self.failures += 1
