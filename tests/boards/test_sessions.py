@@ -159,11 +159,7 @@ def test_a_board_that_vanishes_while_it_sends_goes_on_with_the_chunks_that_are_m
 
     def received() -> int:
         record = world.server.registry.boards.get("pi-1")
-        return (
-            len(record.current_transfer[1].incoming.received)
-            if record and record.current_transfer
-            else 0
-        )
+        return len(record.current_transfer[1].received) if record and record.current_transfer else 0
 
     world.until(lambda: bool(board.worked))
     while received() < 5:  # in the middle of what is on its way

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
@@ -109,20 +110,10 @@ def measure_speed(
 def run_in_subprocess(task: Callable[[], float]) -> float:
     """Run a measurement in a separate process with one thread; return its result."""
     start_fork_server()
-    ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=send_result, args=(theirs, task))
-    process.start()
-    theirs.close()
-    try:
-        return float(ours.recv())
-    finally:
-        process.join()
-
-
-def send_result(pipe: Any, task: Callable[[], float]) -> None:
-    """Run a measurement with one thread, and send its result to the parent process."""
-    torch.set_num_threads(1)
-    pipe.send(task())
+    with ProcessPoolExecutor(
+        1, CONTEXT, initializer=torch.set_num_threads, initargs=(1,)
+    ) as executor:
+        return executor.submit(task).result()
 
 
 def measure_plain_rate(samples: int) -> float:

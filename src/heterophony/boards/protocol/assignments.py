@@ -13,7 +13,7 @@ from ...core.tensors import Tensors
 from ...engines.wire import EncodeOnce
 from ...jobs.plan import Job
 from . import job_codec
-from .blobs import BlobTransfer, Chunk, OutgoingBlob, ResendTimer, count_chunks
+from .blobs import Chunk, IncomingBlob, OutgoingBlob, ResendTimer, count_chunks
 from .message_fields import to_single_line
 from .messages import Assigned, BlobRef, Done, Failed, Message, Rejected, Taken, Want
 from .registry import BoardRegistry, RegisteredBoard
@@ -203,7 +203,7 @@ class Assignments:
             done = record.ready_replies.pop(next(iter(record.ready_replies)))
             if done.id in self.open_jobs:
                 limit = self.rules.limit_reply_bytes(self.open_jobs[done.id].job)
-                transfer = BlobTransfer(done.reply, limit, now)
+                transfer = IncomingBlob(done.reply, limit, now)
                 record.current_transfer = done, transfer
                 return [*transfer.request_next()]
         return []
@@ -220,8 +220,8 @@ class Assignments:
         if open_job is None:  # the job was given up meanwhile
             return self.start_next_transfer(record, now)
         open_job.resend_timer.reset(now)
-        content = transfer.incoming.assemble()
-        if content is None and transfer.incoming.digest_failures < MAX_ATTEMPTS:
+        content = transfer.assemble()
+        if content is None and transfer.digest_failures < MAX_ATTEMPTS:
             return [*transfer.request_next()]
         record.current_transfer = None
         answer = self.accept_or_reject(board, open_job, done, content, now)

@@ -105,35 +105,44 @@ class OutgoingBlob:
 
 
 class IncomingBlob:
-    """A blob to receive in chunks; only the chunks that have arrived take up memory."""
+    """A blob to receive in chunks, with a timer that repeats requests for missing chunks.
 
-    def __init__(self, blob: BlobRef, max_bytes: int) -> None:
+    Only the chunks that have arrived take up memory.
+    """
+
+    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
         if blob.size > max_bytes:
             raise CodecError(f"{blob.size} bytes are over the limit of {max_bytes}")
         self.blob, self.digest_failures = blob, 0
+        self.resend_timer = ResendTimer(now)
         self.reset()
 
     def reset(self) -> None:
         """Delete all received chunks, so that the blob is requested again from its start."""
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
-    def request_next(self) -> tuple[int, ...]:
-        """Return the indices of chunks to request now; none while more than half a window is outstanding."""
+    def request_next(self) -> list[Want]:
+        """Return the request for further chunks; none while more than half a window is outstanding."""
         if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
-            return ()
+            return []
         end = min(
             count_chunks(self.blob), self.next_index + MAX_WANTED_CHUNKS - len(self.outstanding)
         )
         new = range(self.next_index, end)
         self.outstanding.update(new)
         self.next_index = end
-        return tuple(new)
+        return [Want(self.blob.sha256, tuple(new))] if new else []
 
-    def list_outstanding(self) -> tuple[int, ...]:
-        """Return the indices of requested chunks that have not arrived yet."""
-        return tuple(sorted(self.outstanding))
+    def repeat_request(self) -> list[Want]:
+        """Return the request for all outstanding chunks again; none if there are no such chunks."""
+        outstanding = tuple(sorted(self.outstanding))
+        return [Want(self.blob.sha256, outstanding)] if outstanding else []
 
-    def add_chunk(self, chunk: Chunk) -> bool:
+    def repeat_overdue_request(self, now: float) -> list[Want]:
+        """Return the request for outstanding chunks again if no chunk has arrived for too long."""
+        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
+
+    def add_chunk(self, chunk: Chunk, now: float) -> bool:
         """Add a chunk of the blob; return False if it was not missing or belongs to another blob."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
@@ -141,6 +150,7 @@ class IncomingBlob:
             raise CodecError(f"chunk {chunk.index} has the wrong size: {len(chunk.data)} bytes")
         self.outstanding.remove(chunk.index)
         self.received[chunk.index] = chunk.data
+        self.resend_timer.reset(now)
         return True
 
     def assemble(self) -> bytes | None:
@@ -155,41 +165,6 @@ class IncomingBlob:
         return None
 
 
-class BlobTransfer:
-    """The transfer of a blob to receive, with a timer that repeats requests for missing chunks."""
-
-    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
-        self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
-
-    @property
-    def blob(self) -> BlobRef:
-        """The blob that is being received."""
-        return self.incoming.blob
-
-    def request_next(self) -> list[Want]:
-        """Return the request for further chunks of the blob; none if the window has no room."""
-        return self.make_wants(self.incoming.request_next())
-
-    def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk of the blob; return True if it was missing."""
-        was_missing = self.incoming.add_chunk(chunk)
-        if was_missing:
-            self.resend_timer.reset(now)
-        return was_missing
-
-    def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Return the request for outstanding chunks again if no chunk has arrived for too long."""
-        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
-
-    def repeat_request(self) -> list[Want]:
-        """Return the request for all outstanding chunks again."""
-        return self.make_wants(self.incoming.list_outstanding())
-
-    def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
-        """Return the request for these chunks as a list of at most one message."""
-        return [Want(self.blob.sha256, indices)] if indices else []
-
-
 MAX_SPARE_BLOBS = 3  # kept although no job needs them now, because later jobs often do
 
 
@@ -198,7 +173,7 @@ class BlobCache:
 
     def __init__(self, max_blob_bytes: int) -> None:
         self.max_blob_bytes, self.blobs = max_blob_bytes, dict[str, bytes]()
-        self.current_transfer: BlobTransfer | None = None
+        self.current_transfer: IncomingBlob | None = None
 
     def has_all(self, *blobs: BlobRef) -> bool:
         """Return True if all these blobs have arrived."""
@@ -211,7 +186,7 @@ class BlobCache:
         if self.current_transfer and self.current_transfer.blob not in missing:
             self.current_transfer = None
         if self.current_transfer is None and missing:
-            self.current_transfer = BlobTransfer(missing[0], self.max_blob_bytes, now)
+            self.current_transfer = IncomingBlob(missing[0], self.max_blob_bytes, now)
         spare = [sha256 for sha256 in self.blobs if sha256 not in needed_by_sha256]
         for sha256 in spare[: max(0, len(spare) - MAX_SPARE_BLOBS)]:
             del self.blobs[sha256]
@@ -221,7 +196,7 @@ class BlobCache:
         """Add a chunk to the current transfer; return True if it was missing."""
         if self.current_transfer is None or not self.current_transfer.add_chunk(chunk, now):
             return False
-        content = self.current_transfer.incoming.assemble()
+        content = self.current_transfer.assemble()
         if content is not None:
             self.blobs[chunk.sha256] = content
             self.current_transfer = None
@@ -235,14 +210,14 @@ class BlobCache:
         """Return the request of the current transfer again if no chunk has arrived for too long."""
         return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
 
-    def drop_unanswered_transfer(self) -> BlobTransfer | None:
+    def drop_unanswered_transfer(self) -> IncomingBlob | None:
         """Cancel and return the current transfer if no chunk of it has arrived; otherwise return None."""
-        if self.current_transfer is None or self.current_transfer.incoming.received:
+        if self.current_transfer is None or self.current_transfer.received:
             return None
         unanswered, self.current_transfer = self.current_transfer, None
         return unanswered
 
-    def keep_waiting(self, unanswered: BlobTransfer) -> None:
+    def keep_waiting(self, unanswered: IncomingBlob) -> None:
         """Let the current transfer continue the timer of an unanswered one before it."""
         if self.current_transfer is not None:
             self.current_transfer.resend_timer = unanswered.resend_timer

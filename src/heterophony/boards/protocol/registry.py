@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .blobs import BlobTransfer
+from .blobs import IncomingBlob
 from .board_stats import BoardStats
 from .message_fields import to_single_line
 from .messages import Control, Done, Hello, Message, Refused, Status, Want, Welcome
@@ -27,7 +27,7 @@ class RegisteredBoard:
     connected: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
     ready_replies: dict[str, Done] = field(default_factory=dict)  # by job id
-    current_transfer: tuple[Done, BlobTransfer] | None = None
+    current_transfer: tuple[Done, IncomingBlob] | None = None
     # sha256 -> whether the board has also requested the last chunk
     requested_blobs: dict[str, bool] = field(default_factory=dict)
     # sha256 -> last chunk requested so far
