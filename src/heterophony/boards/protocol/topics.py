@@ -20,9 +20,8 @@ SERVER_HERE, SERVER_GONE = b"here", b"gone"  # payloads on the topic of a run's 
 # patterns: all topics, the control topics of all runs, and those that show whether servers are connected
 ALL_TOPICS = f"{TOPIC_ROOT}/#"
 ALL_CONTROL_TOPICS, ALL_SERVER_TOPICS = f"{TOPIC_ROOT}/r/+/ctl", f"{TOPIC_ROOT}/r/+/server"
-MAINTENANCE_TOPIC = (
-    f"{TOPIC_ROOT}/maintenance"  # on which the broker's owner marks the end of messages
-)
+# the broker's owner sends a message to itself here, to mark the end of retained messages
+MAINTENANCE_TOPIC = f"{TOPIC_ROOT}/maintenance"
 MAINTENANCE_NAME = ".broker"  # name of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
