@@ -103,7 +103,7 @@ def test_what_a_board_is_doing_follows_from_what_it_asks_for(tmp_path):
     seen.append(doing(world))
     steps = ["asked", "pull", "pull", "train", "send"]
     assert seen == [[(what, "a", 3)] for what in steps]
-    world.server.abandon_open_jobs()
+    world.server.assignments.abandon_open_jobs()
     assert doing(world) == []
 
 

@@ -147,7 +147,7 @@ def board(
     trust: options.TrustOption = False,
 ) -> None:
     """Take part in a run until it finishes. After an interruption, run the command again to continue."""
-    from ..boards.board import BoardOptions, take_part, wait_for_run
+    from ..boards.board import BoardOptions, take_part_in_run, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.keys import rename_key
     from ..config.reading import read_config
@@ -178,7 +178,7 @@ def board(
     note, held = terminal.print_note, list(own or names)
     with terminal.exit_on_interrupt(options.SAME_COMMAND, lambda: None):
         run_name = run or wait_for_run(credentials, note)
-        take_part(credentials, run_name, folder / credentials.name, held, note, how)
+        take_part_in_run(credentials, run_name, folder / credentials.name, held, note, how)
     note("the run has finished")
 
 
@@ -197,10 +197,10 @@ def journal(
     json: options.JsonOption = False,
 ) -> None:
     """Print the journal of a run on boards: who joined, what was refused, what was sent."""
-    from ..boards.journal import find_damage, parse_line, read_journal
+    from ..boards.journal import find_altered_lines, parse_journal_line, read_journal
 
     lines = read_journal(folder)
-    damage = list(find_damage(lines))
+    damage = list(find_altered_lines(lines))
     for number, why in damage[:10]:
         terminal.print_note(f"line {number}: {why}")
     if check:
@@ -212,7 +212,7 @@ def journal(
         return
     facts = [
         fact
-        for fact in map(parse_line, lines)
+        for fact in map(parse_journal_line, lines)
         if fact and board in (None, fact.board) and kind in (None, fact.kind)
     ]
     if json:

@@ -149,7 +149,7 @@ def exit_if_failed(outcome: Outcome) -> None:
 
 def load_run(prepared: Preparation, config: Config) -> None:
     """Read and partition the data of a run, and assign its clients to the boards."""
-    from ..boards.fleet.run import assign
+    from ..boards.fleet.run import assign_clients_to_boards
     from ..boards.server import check_boards_can_run
     from ..data.folders import OWN_DATA
     from ..studies.spec import read_federation
@@ -158,7 +158,7 @@ def load_run(prepared: Preparation, config: Config) -> None:
     prepared.trust = bool(config.own_code)
     if config.data.name != OWN_DATA:
         prepared.federation = read_federation(config)
-    prepared.assignment = assign(prepared.fleet, config, prepared.federation)
+    prepared.assignment = assign_clients_to_boards(prepared.fleet, config, prepared.federation)
 
 
 def start_broker(prepared: Preparation) -> None:
@@ -308,12 +308,12 @@ def collect(
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
     """Write the log and facts of each board to a folder with the board's name."""
-    from ..boards.fleet.steps import collect as collect_board
+    from ..boards.fleet.steps import collect_log
 
     return do_step(
         "collect",
         boards,
-        lambda b: collect_board(prepared.ssh, b, out, prepared.facts.get(b.name)),
+        lambda b: collect_log(prepared.ssh, b, out, prepared.facts.get(b.name)),
         quiet=True,
     )
 

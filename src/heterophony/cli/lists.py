@@ -266,11 +266,11 @@ def doctor(
 
 def show_gpu_check(device: str, json: bool) -> None:
     """Check a GPU and compare it with the CPU; exit with code 1 if bits depend on the number of workers."""
-    from ..tools.doctor import check_gpu, describe_setup, find_differences
+    from ..tools.doctor import check_gpu, describe_gpu_setup, find_differences
 
     with terminal.handle_signals(signal.default_int_handler):
         trials = check_gpu(device, terminal.print_note)
-    setup, differences = describe_setup(device), find_differences(trials)
+    setup, differences = describe_gpu_setup(device), find_differences(trials)
     if json:
         rows = [asdict(t) for t in trials]
         terminal.print_json({"setup": setup, "trials": rows, "differences": differences})

@@ -223,9 +223,9 @@ def audit(
     json: JsonOption = False,
 ) -> None:
     """Recover training images from what each algorithm sends. To continue, repeat it with the same --out."""
-    from ..privacy.run_audit import build_audit_configs, get_preset
+    from ..privacy.run_audit import build_audit_configs, get_audit_preset
 
-    base = get_preset(preset)
+    base = get_audit_preset(preset)
     asked_rounds = base.victims.rounds if rounds is None else parse_rounds(rounds)
     victims = replace(
         base.victims,

@@ -20,7 +20,7 @@ from ..core.settings import flatten_config
 from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
-from ..runs.summary import Summary, describe_state, summarise, summarise_so_far
+from ..runs.summary import Summary, describe_run_state, summarise, summarise_so_far
 from .boards import BoardStatus, read_board_status
 
 Curve = list[tuple[int, float]]
@@ -63,7 +63,7 @@ class Run:
     @property
     def state(self) -> str:
         """``finished``, or ``round 3 of 20``."""
-        return describe_state(self.events)
+        return describe_run_state(self.events)
 
     @cached_property
     def current_summary(self) -> Summary | None:

@@ -13,7 +13,13 @@ from ..core.errors import FolderError
 from ..core.files import read_json
 from ..runs.curves import Accuracy, MeanStd
 from ..runs.events import Event, Measure, get_end, get_start, select_rounds
-from ..runs.run_index import EVENTS_FILE, EarlyStop, describe_stop, read_events, read_stop
+from ..runs.run_index import (
+    EVENTS_FILE,
+    EarlyStop,
+    describe_early_stop,
+    read_early_stop,
+    read_events,
+)
 from ..runs.summary import Summary, summarise
 from .table import Cell, Column, Columns, ResultTable, Rows, Value
 
@@ -114,7 +120,7 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
     rows, examples = [], 0
     for settings, runs in group_runs(content["runs"]):
         events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
-        stops = {n: stop for n in runs if (stop := read_stop(folder / n))}
+        stops = {n: stop for n in runs if (stop := read_early_stop(folder / n))}
         rows.append(build_row(settings, runs, events, content["failed"], stops))
         if rows[-1].state == "finished":
             examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
@@ -162,7 +168,7 @@ def build_row(
     if any(get_end(events[n]) is None for n in names if n not in stops):
         return SweepRow(settings, seeds, names, "not finished")
     if stops:
-        reason = describe_stop(next(iter(stops.values())))
+        reason = describe_early_stop(next(iter(stops.values())))
         return SweepRow(settings, seeds, names, "stopped", reason=reason)
     summaries = [summarise(events[n]) for n in names]
     measures = {m: build_measure(summaries, m) for m in ("P", "G")}
