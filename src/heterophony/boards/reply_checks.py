@@ -33,7 +33,7 @@ MAX_VALUE = 1e100  # limit for a metric: its square and its sum over all example
 
 def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
     """Require metrics with valid names, bounded values, and counts of at most the number of examples."""
-    federation = plan.federation.whole()
+    federation = plan.federation.include_new_clients()
     tested, held_out = (federation.sizes(p)[client] for p in ("test", "validation"))
     limits = {
         **dict.fromkeys(TEST_COUNT_METRICS, tested),
@@ -186,7 +186,7 @@ class ReplyValidator:
 
     def check_measures(self, reply: Reply, job: Job) -> None:
         """Require exactly the scores of this evaluation and, in the last one, the memory's digest."""
-        federation = self.plan.federation.whole()
+        federation = self.plan.federation.include_new_clients()
         tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
         expected = self.list_measures(job)
         if held_out:
@@ -221,7 +221,7 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(form.required - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        samples = self.plan.federation.whole().sizes()[job.client]
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "the tensors that were sent")
         # an absolute limit too: otherwise the model could grow in every round
@@ -267,7 +267,7 @@ class ReplyValidator:
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
         """Replace the client's weight in averages: a board may not choose it."""
-        samples = self.plan.federation.whole().sizes()[job.client]
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         if job.kind != "train":
             return reply
         if reply.samples != samples:

@@ -224,11 +224,11 @@ def journal(
 
 def format_fact(fact: Fact) -> str:
     """Format an entry of the journal as one line."""
-    details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
+    details = "; ".join(f"{key} {format_journal_value(v)}" for key, v in fact.details.items())
     return f"{fact.time}  {fact.kind:9} {fact.board:16} {details}".rstrip()
 
 
-def format_value(value: Any) -> str:
+def format_journal_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -288,13 +288,13 @@ def run_testbed(
     try:
         if not folder.result_file.exists():
             bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note)
-            supervise(bed, config, folder, list(federation.sizes("test").values()))
+            supervise_testbed(bed, config, folder, list(federation.sizes("test").values()))
     finally:
         folder.close()
     show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
 
 
-def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
+def supervise_testbed(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
     """Run a testbed and show its progress; ``sizes`` lists each client's number of test examples."""
     from ..algorithms import get_display_name
     from ..studies.hooks import show_progress

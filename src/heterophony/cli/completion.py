@@ -36,15 +36,15 @@ def complete_setting(incomplete: str) -> list[str]:
     """
     key, sign, value = incomplete.partition("=")
     if sign:
-        return [f"{key}={v}" for v in list_values(key) if v.startswith(value)]
+        return [f"{key}={v}" for v in list_possible_values(key) if v.startswith(value)]
     keys = [k for k in list_all_keys() if k.startswith(key)]
     keys = keys or [k for k in list_short_keys() if k.startswith(key)]
     if len(keys) == 1:
-        return [f"{keys[0]}={v}" for v in list_values(keys[0]) or ("", ANY_VALUE)]
+        return [f"{keys[0]}={v}" for v in list_possible_values(keys[0]) or ("", ANY_VALUE)]
     return [f"{k}=" for k in keys]
 
 
-def list_values(key: str) -> list[str]:
+def list_possible_values(key: str) -> list[str]:
     """List the possible values of a key if there are few."""
     from ..algorithms import ALGORITHM_CLASSES
     from ..config.keys import find_setting

@@ -166,7 +166,7 @@ def partition(
     config = read_data_settings(file, pairs)
     federation = config.build_federation()
     print_remark(federation)
-    new, federation = federation.new, federation.whole()
+    new, federation = federation.new, federation.include_new_clients()
     if save_to is not None:
         federation.save_partition(save_to)
         terminal.print_note(f"wrote {save_to}")
@@ -193,7 +193,7 @@ def export(
     federation = read_data_settings(file, pairs).build_federation()
     print_remark(federation)
     export_federation(federation, to, folder)
-    clients = len(federation.whole().clients)
+    clients = len(federation.include_new_clients().clients)
     terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to})")
 
 
@@ -261,7 +261,7 @@ def describe_clients(federation: Federation) -> list[dict[str, Any]]:
     """Describe each client's numbers of examples, and the distance of its labels to those of all clients."""
     from ..data.federation import entropy, jensen_shannon, total_variation
 
-    counts, held = federation.counts(), list_splits(federation)
+    counts, held = federation.count_labels(), list_splits(federation)
     rows = zip(
         federation.clients,
         *(federation.sizes(part).values() for part in held),
@@ -280,7 +280,7 @@ def list_splits(federation: Federation) -> tuple[str, ...]:
 
 def print_label_table(federation: Federation) -> None:
     """Print the training examples per client and class; a stronger colour means more examples."""
-    counts, labels = federation.counts(), federation.labels
+    counts, labels = federation.count_labels(), federation.labels
     table = terminal.create_table()
     for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
         table.add_column(escape(clean_line(name)), justify="right", no_wrap=True)

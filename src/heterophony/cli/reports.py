@@ -99,13 +99,13 @@ def report(
     elif is_table:
         export_comparison(runs, path, parse_columns(columns))
     elif drawn:
-        draw(runs, kind, reference, path)
+        draw_figure(runs, kind, reference, path)
     else:
         write_report(runs, path)
     terminal.print_note(f"wrote {path}")
 
 
-def draw(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -> None:
+def draw_figure(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -> None:
     """Draw a figure of this kind and save it."""
     from ..report.figures import run_figures
     from ..report.figures.cd_diagram import draw_cd_diagram

@@ -172,13 +172,13 @@ def show_variants(table: PublishedTable, json: bool) -> None:
 def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json: bool) -> None:
     """Print every claim with its verdict, for one table with all its evidence; or write a page."""
     from ..papers import claim_data
-    from ..papers.evidence import merge_runs, read_stored_runs
+    from ..papers.evidence import merge_stored_runs, read_stored_runs
     from ..papers.table import load_table
     from ..privacy.run_audit import read_own_runs
 
     if name is not None:
         load_table(name)  # raises if there is none of that name
-    runs = merge_runs(read_stored_runs(), read_own_runs(own_runs, terminal.print_note))
+    runs = merge_stored_runs(read_stored_runs(), read_own_runs(own_runs, terminal.print_note))
     found = claim_data.judge_all_claims(runs, name)
     if not found:
         raise ConfigError(
@@ -203,7 +203,7 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         )
         if one.cases:
             terminal.print_table(claim_data.build_case_table(one, rounds=False))
-    terminal.print_note(claim_data.count_findings(found))
+    terminal.print_note(claim_data.summarise_findings(found))
 
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")

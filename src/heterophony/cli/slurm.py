@@ -102,8 +102,10 @@ def slurm(
         pairs = [word for pair in settings for word in ("-c", pair)]
         lines = [join(["resume", str(folder.path), *trust, *pairs]) for folder in folders]
     array, ray = out / ARRAY_FILE, out / RAY_FILE
-    write_script(array, format_array(out, limits, lines))
-    write_script(ray, format_ray(out, {**limits, "nodes": str(nodes)}, join([command, *words])))
+    write_script(array, format_array_script(out, limits, lines))
+    write_script(
+        ray, format_ray_script(out, {**limits, "nodes": str(nodes)}, join([command, *words]))
+    )
     shown = quote(str(array)), quote(str(ray))
     terminal.print_note(f"{len(lines)} task{'s' * (len(lines) > 1)}: sbatch {shown[0]}")
     if limit := explain_array_limit(len(lines)):
@@ -159,14 +161,14 @@ def names_own_code(folder: RunFolder) -> bool:
     return any(map(is_own_code, find_named_code(folder.config_file, []).values()))
 
 
-def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
+def format_array_script(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
     """Return the script of a job array with one command line per task."""
     options = {**limits, "array": f"0-{len(lines) - 1}"}
     tasks = "".join(f"    {i}) set -- {line} ;;\n" for i, line in enumerate(lines))
     limit = explain_array_limit(len(lines))
     comment = f"# {limit}\n" if limit else ""
     return (
-        f"{format_head(out, '%A_%a', options)}"
+        f"{format_script_head(out, '%A_%a', options)}"
         f"{comment}"
         f'case "$SLURM_ARRAY_TASK_ID" in\n{tasks}esac\n'
         "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n"
@@ -175,10 +177,10 @@ def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str])
     )
 
 
-def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
+def format_ray_script(out: Path, limits: dict[str, str | None], line: str) -> str:
     """Return the script that starts Ray on all nodes of one allocation and runs a command there."""
     return (
-        f"{format_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
+        f"{format_script_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
         "job=$SLURM_JOB_ID\n"
         f"{START_RAY}"
         f'python -m heterophony {line} -c engine.name=ray -c "engine.address=$address" &\n'
@@ -186,7 +188,7 @@ def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
     )
 
 
-def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
+def format_script_head(out: Path, number: str, options: dict[str, str | None]) -> str:
     """Return the head of a script: options of sbatch, this Python and the command's folder."""
     folder = str(out.absolute()).replace("%", "%%")  # sbatch replaces %A and the like
     log = f"{folder}/slurm-{number}.log"

@@ -69,7 +69,7 @@ def print_tables(tables: Sequence[ResultTable]) -> None:
             align: Literal["left", "right"] = "right" if number else "left"
             shown.add_column(escape(c.texts[0]), justify=align, no_wrap=whole)
         for i in range(len(table.rows)):
-            shown.add_row(*(bold_if(c.bold[i], escape(c.texts[i + 1])) for c in fitted.columns))
+            shown.add_row(*(format_bold(c.bold[i], escape(c.texts[i + 1])) for c in fitted.columns))
         print_titled_table(table.title, shown)
         left_out += fitted.left_out
     print_left_out(left_out)
@@ -77,7 +77,7 @@ def print_tables(tables: Sequence[ResultTable]) -> None:
         print_note(note)
 
 
-def bold_if(bold: bool, markup: str) -> str:
+def format_bold(bold: bool, markup: str) -> str:
     return f"[bold]{markup}[/]" if bold else markup
 
 

@@ -77,7 +77,7 @@ def classify_verdict(verdict: str) -> str:
     return max((w for w in VERDICTS if verdict.startswith(w)), key=len)
 
 
-def count_findings(found: Sequence[FindingVerdict]) -> str:
+def summarise_findings(found: Sequence[FindingVerdict]) -> str:
     """Count the findings by scale and verdict: ``98 findings from 160 claims: …``."""
     by_method = sum(one.claims[0].scale == claim_verdicts.BY_METHOD for one in found)
     counts = Counter(classify_verdict(one.verdict) for one in found)
@@ -278,7 +278,7 @@ def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
                 "seeds": list(d.seeds),
                 "values": [round(v, 3) for v in d.values],
                 "mean": round(d.mean, 3),
-                "ci95": to_pair(d.interval()),
+                "ci95": round_interval(d.interval()),
             }
             for d in case.differences
         ],
@@ -287,13 +287,13 @@ def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
                 "from": p.first_round,
                 "to": p.last_round,
                 "mean": round(p.mean, 3),
-                "ci95": to_pair(p.interval),
+                "ci95": round_interval(p.interval),
             }
             for p in case.parts
         ],
     }
 
 
-def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
+def round_interval(interval: ConfidenceInterval | None) -> list[float] | None:
     """Return the ends of an interval, rounded, for JSON."""
     return None if interval is None else [round(interval.low, 3), round(interval.high, 3)]

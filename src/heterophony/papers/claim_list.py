@@ -209,22 +209,22 @@ def list_comparisons(table: PublishedTable, claim: WrittenClaim) -> Iterator[Com
     rows = [row for row in table.rows if fnmatchcase(row, claim.rows)]
     columns = [column for column in table.columns if fnmatchcase(column, claim.columns)]
     for pair in claim.pairs:
-        first, second = check_names("pairs", pair, table.rows, table.rows)
+        first, second = check_claim_names("pairs", pair, table.rows, table.rows)
         yield from (compare_two((first, column), (second, column)) for column in columns)
     for pair in claim.column_pairs:
-        first, second = check_names("column_pairs", pair, table.columns, table.columns)
+        first, second = check_claim_names("column_pairs", pair, table.columns, table.columns)
         yield from (compare_two((row, first), (row, second)) for row in rows)
     if claim.best:
-        row, column = check_names("best", claim.best, table.rows, table.columns)
+        row, column = check_claim_names("best", claim.best, table.rows, table.columns)
         others = [(r, c) for r in rows for c in columns if (r, c) != (row, column)]
         yield from (compare_two((row, column), other) for other in others)
     for fall in claim.falls_least:
         kinds = (table.rows, table.columns, table.columns)
-        row, before, after = check_names("falls_least", fall, *kinds)
+        row, before, after = check_claim_names("falls_least", fall, *kinds)
         yield from (compare_falls(row, r, before, after) for r in rows if r != row)
 
 
-def check_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
+def check_claim_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
     """Return the names; raise an error unless they are rows and columns of the table, one per kind."""
     if len(names) != len(kinds):
         raise ConfigError(f"claims.{key}: {list(names)} must be {len(kinds)} names")
@@ -258,7 +258,7 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
     Claims are one finding if they compare cells with the same settings in the same way. The parts of a
     claim, such as one ordering per column, join it if together they are equivalent to it.
     """
-    keys = [describe_comparisons(claim) for claim in claims]
+    keys = [encode_comparisons(claim) for claim in claims]
     left, groups = dict.fromkeys(range(len(claims))), []
     for i in sorted(left, key=lambda i: -len(keys[i])):
         if i not in left:
@@ -273,19 +273,19 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
     return [Finding(tuple(claims[j] for j in group)) for group in sorted(groups, key=min)]
 
 
-def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
+def encode_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
     """Describe a claim's comparisons by settings and measures, independent of row and table names."""
     cells = index_cells(claim.table.name)
     rule, limits = claim.table.measured, (claim.least, claim.within)
     how = (claim.measure, rule.rounds, rule.clients, rule.personal, *limits)
 
     def describe(keys: Sequence[CellKey]) -> tuple[str, ...]:
-        return tuple(describe_settings(cells[key].config) for key in keys)
+        return tuple(encode_cell_settings(cells[key].config) for key in keys)
 
     return frozenset((*how, describe(c.first), describe(c.second)) for c in claim.comparisons)
 
 
-def describe_settings(config: dict[str, Any], *without: str) -> str:
+def encode_cell_settings(config: dict[str, Any], *without: str) -> str:
     """Describe settings as text; equal settings give equal text, regardless of notation."""
     kept = {k: v for k, v in config.items() if k not in without}
     participation = dict(kept["participation"])

@@ -37,14 +37,14 @@ def name_decision(decision: Decision, scale: str) -> str:
     return SCALED_WORDS[scale].get(decision, decision)
 
 
-def get_own_rule(claim: PaperClaim) -> str:
+def get_deciding_rule(claim: PaperClaim) -> str:
     """Return the measurement rule that decides a claim, which is the rule of its table."""
     return AT_EQUAL_LOSS if claim.is_about_attacks else claim.table.measured.rounds
 
 
-def list_rules(claim: PaperClaim) -> list[str]:
+def list_examined_rules(claim: PaperClaim) -> list[str]:
     """List the measurement rules that are examined, the deciding rule first."""
-    own = get_own_rule(claim)
+    own = get_deciding_rule(claim)
     return [own] if own == AT_EQUAL_LOSS else list(dict.fromkeys((own, LAST10)))
 
 
@@ -165,7 +165,7 @@ def decide_claim(
     def conclude(
         verdict: str, scale: str | None, why: str, cases: tuple[CaseVerdict, ...] = ()
     ) -> ClaimVerdict:
-        rule = get_own_rule(claim)
+        rule = get_deciding_rule(claim)
         return ClaimVerdict(claim, finding.id, verdict, scale, rule, why, cases)
 
     if claim.follows:
@@ -175,7 +175,7 @@ def decide_claim(
     cases = tuple(iterate_cases(claim, runs, finding, references))
     if not cases:
         return conclude("undecided", None, "not run")
-    deciding = [c for c in cases if c.rule == get_own_rule(claim) and not c.control]
+    deciding = [c for c in cases if c.rule == get_deciding_rule(claim) and not c.control]
     for scale in JUDGED_SCALES:
         here = [case for case in deciding if case.scale == scale]
         if any(case.decision in ("holds", "does not hold") for case in here):
@@ -219,13 +219,13 @@ def iterate_cases(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> Iterator[CaseVerdict]:
     """Yield a verdict for every scale and variant with runs, by the paper's rule and by last 10."""
-    rules = list_rules(claim)
+    rules = list_examined_rules(claim)
     for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
         variants = {
             variant: cells
             for variant in sorted({run.variant for run in at_scale})
-            if sum(map(bool, (cells := gather_cells(claim, at_scale, variant)).values())) > 1
+            if sum(map(bool, (cells := collect_cell_runs(claim, at_scale, variant)).values())) > 1
         }
         levels = IntervalLevels(finding.comparisons, len(variants), len(rules))
         for variant, cells in variants.items():
@@ -233,13 +233,13 @@ def iterate_cases(
                 yield judge_case(claim, scale, variant, rule, cells, levels, references)
 
 
-def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
+def choose_table_variant(claim: PaperClaim, variant: str) -> PublishedTable:
     """Return the claim's table with a variant; for attacks, the variant is what the attacker knows."""
     named = [variant] if variant and not claim.is_about_attacks else []
     return claim.table.choose_variants(named)
 
 
-def gather_cells(
+def collect_cell_runs(
     claim: PaperClaim, runs: Sequence[StoredRun], variant: str
 ) -> dict[CellKey, dict[int, StoredRun]]:
     """Collect the runs of cells by seed; cells that the variant does not change use plain runs.
@@ -249,7 +249,7 @@ def gather_cells(
     if claim.is_about_attacks:
         labels = dict.fromkeys(claim.cells, variant)
     else:
-        chosen = choose_cells(claim, variant)
+        chosen = choose_table_variant(claim, variant)
         labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
     return {
         key: {
@@ -290,7 +290,7 @@ def judge_case(
         )
         differences.append(SeedDifferences(comparison, tuple(seeds), tuple(gaps)))
     decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)), levels)
-    chosen = choose_cells(claim, variant)
+    chosen = choose_table_variant(claim, variant)
     if scale != FULL and not claim.is_about_attacks:
         run_cells = [cell for cell in chosen.cells if cells.get((cell.row, cell.column))]
         state = references.check_cells(chosen, run_cells, scale)

@@ -24,7 +24,7 @@ from ..results.runs import Run
 from ..results.statistics import compute_t_quantile
 from ..runs.curves import Curve, compute_curves
 from . import scaling as medium
-from .claim_list import describe_settings
+from .claim_list import encode_cell_settings
 from .reproduce import find_differences
 from .scaling import CENTRALISED, shrink_to_medium
 from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable, TableScale, index_cells
@@ -93,11 +93,13 @@ def read_stored_runs() -> list[StoredRun]:
         return []
     names = sorted(p.name for p in STORED_RUNS.iterdir() if p.name.endswith(".json"))
     return [
-        run for n in names for run in parse_runs((STORED_RUNS / n).read_text(encoding="utf-8"), n)
+        run
+        for n in names
+        for run in parse_stored_runs((STORED_RUNS / n).read_text(encoding="utf-8"), n)
     ]
 
 
-def parse_runs(text: str, name: str) -> list[StoredRun]:
+def parse_stored_runs(text: str, name: str) -> list[StoredRun]:
     """Parse the text of a file of runs."""
     try:
         return [StoredRun(**run) for run in json.loads(text)["runs"]]
@@ -116,7 +118,7 @@ def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
     return [folder / name for name in by_file]
 
 
-def merge_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
+def merge_stored_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
     """Return all runs; of several with the same cell and seed, keep the last."""
     return list({run.key: run for group in groups for run in group}.values())
 
@@ -209,17 +211,17 @@ def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
     ]
 
 
-def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
+def match_runs_to_cells(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
     """Yield each finished run once for every cell with the same settings."""
     for run in runs:
         if run.summary is None:
             continue
         for at in cells:
-            if is_run_of(at.cell.config, run.config):
+            if is_run_of_cell(at.cell.config, run.config):
                 yield at.describe(run)
 
 
-def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+def is_run_of_cell(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     """Return True if a run has the settings of a cell, and its algorithm has no other non-default settings."""
     if next(find_differences(cell, run), None) is not None:
         return False
@@ -249,20 +251,20 @@ class ReferenceRuns:
         # (data, net) -> runs
         self.centralised: dict[tuple[str, str], dict[str, list[StoredRun]]] = {}
         for run in runs:
-            config = None if run.numbers else find_settings(run)
+            config = None if run.numbers else find_cell_settings(run)
             if config is None:
                 continue
             if config["algorithm"]["name"] == FEDAVG:
-                self.baselines.setdefault(describe_shared_settings(config), {})[run.seed] = run
+                self.baselines.setdefault(encode_shared_settings(config), {})[run.seed] = run
             elif config["algorithm"]["name"] == CENTRALISED:
                 same = self.centralised.setdefault((run.data, run.model), {})
-                same.setdefault(describe_settings(config), []).append(run)
+                same.setdefault(encode_cell_settings(config), []).append(run)
 
     def check_cell(self, table: PublishedTable, cell: Cell, scale: str) -> TrainingState:
         """Check whether FedAvg has learned with the settings of a cell and the table's chosen variants."""
         rule = table.measured
         config = shrink_to_scale(table.build_baseline(cell.row, cell.column), scale)
-        runs = list(self.baselines.get(describe_shared_settings(config), {}).values())
+        runs = list(self.baselines.get(encode_shared_settings(config), {}).values())
         if len(runs) < 2:
             return TrainingState(None, "FedAvg was not run with these settings and several seeds")
         pooled = self.centralised.get((runs[0].data, runs[0].model))
@@ -291,7 +293,7 @@ class ReferenceRuns:
         return states[0]
 
 
-def find_settings(run: StoredRun) -> dict[str, Any] | None:
+def find_cell_settings(run: StoredRun) -> dict[str, Any] | None:
     """Return the settings of a run's cell; None if its table no longer has the cell."""
     cell = index_cells(run.table, run.variant).get((run.row, run.column))
     return None if cell is None else shrink_to_scale(cell.config, run.scale)
@@ -304,10 +306,10 @@ def shrink_to_scale(config: dict[str, Any], scale: str) -> dict[str, Any]:
     return shrink_to_medium(config, "always" if scale == STAND_IN else "never")
 
 
-def describe_shared_settings(config: dict[str, Any]) -> str:
+def encode_shared_settings(config: dict[str, Any]) -> str:
     """Describe the settings that a cell shares with other rows: all but the algorithm and its head's depth."""
     model = {k: v for k, v in config["model"].items() if k != "head_depth"}
-    return describe_settings({**config, "model": model}, "algorithm")
+    return encode_cell_settings({**config, "model": model}, "algorithm")
 
 
 def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:

@@ -31,7 +31,7 @@ from ..core.files import (
 from ..core.own_modules import forget_module, is_own_code
 from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
-from ..results.comparison import extract_measures, find_bounds
+from ..results.comparison import extract_measures, get_measure_bounds
 from ..results.runs import Run, group_by_series
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
 from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
@@ -82,7 +82,7 @@ class Entry:
         return get_display_name(self.algorithm_name)
 
     @property
-    def brings_code(self) -> bool:
+    def has_own_code(self) -> bool:
         """Return True if the entry has an algorithm file of its own."""
         return is_own_code(self.algorithm_name)
 
@@ -120,7 +120,7 @@ def open_leaderboard(board: Path) -> Iterator[list[Entry]]:
         except FolderError as error:
             raise FolderError(str(error).replace(str(folder), str(archive))) from None
         for entry in entries:
-            if entry.brings_code and entry.folder.parent == folder:
+            if entry.has_own_code and entry.folder.parent == folder:
                 raise FolderError(
                     f"{archive}: {entry.folder.name} brings code of its own; unpack the archive and"
                     " read it first"
@@ -144,16 +144,16 @@ def read_entry(folder: Path) -> Entry:
     content = read_json(path)
     try:
         config = tomllib.loads(read_text_file(folder / CONFIG_FILE))
-        seeds = {int(seed): read_seed(result) for seed, result in content["seeds"].items()}
+        seeds = {int(seed): parse_seed_result(result) for seed, result in content["seeds"].items()}
         entry = Entry(folder, config, seeds, str(content.get("remark", "")))
         complete = bool(seeds) and bool(entry.setting) and bool(entry.algorithm)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, FileNotFoundError):
         complete = False
     if not complete:
         raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
-    if entry.brings_code and not is_file(folder / ALGORITHM_FILE):
+    if entry.has_own_code and not is_file(folder / ALGORITHM_FILE):
         raise FolderError(f"{folder} has no {ALGORITHM_FILE}, which its configuration names")
-    if entry.brings_code and not entry.algorithm_name.startswith(f"{ALGORITHM_MODULE}:"):
+    if entry.has_own_code and not entry.algorithm_name.startswith(f"{ALGORITHM_MODULE}:"):
         raise FolderError(
             f"{folder / CONFIG_FILE} names {entry.algorithm_name}; the code of an entry is its"
             f" {ALGORITHM_FILE}: write {ALGORITHM_MODULE}:{entry.algorithm}"
@@ -161,7 +161,7 @@ def read_entry(folder: Path) -> Entry:
     return entry
 
 
-def read_seed(result: Mapping[str, Any]) -> SeedResult:
+def parse_seed_result(result: Mapping[str, Any]) -> SeedResult:
     """Parse the claims of an entry for one seed; raise ValueError if they are invalid."""
     measures = {k: float(v) for k, v in result["measures"].items() if k in MEASURES}
     hashes = [result["model_sha256"], result["data_sha256"]]
@@ -200,7 +200,7 @@ class RankedEntry:
     def limit_interval(self, measure: str) -> tuple[float, float] | None:
         """Return an interval, cut off at the smallest and the largest possible value."""
         task = self.entry.config["data"].get("task")
-        lowest, highest = find_bounds(measure, self.entry.list_values(measure), task)
+        lowest, highest = get_measure_bounds(measure, self.entry.list_values(measure), task)
         found = self.intervals[measure]
         return found and (max(found[0], lowest), min(found[1], highest))
 
@@ -240,7 +240,9 @@ def build_ranking(setting: str, entries: Sequence[Entry]) -> Ranking:
     common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
     comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
     rows = [
-        build_row(entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons})
+        build_ranked_entry(
+            entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons}
+        )
         for entry in entries
     ]
     rows.sort(key=lambda row: -row.means.get("P.last10", 0.0))
@@ -253,7 +255,7 @@ def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
     return mine is not None and theirs is not None and mine.data_sha256 == theirs.data_sha256
 
 
-def select_ranked(entries: Sequence[Entry], measure: str) -> list[Entry]:
+def select_entries_with(entries: Sequence[Entry], measure: str) -> list[Entry]:
     """Select the entries that have a measure, because some algorithms have no generic model."""
     return [e for e in entries if e.list_values(measure)]
 
@@ -262,7 +264,7 @@ def rank_entries(
     entries: Sequence[Entry], seeds: Sequence[int], measure: str
 ) -> RankComparison | None:
     """Compare ranks over seeds; None with fewer than two seeds or entries."""
-    ranked = select_ranked(entries, measure)
+    ranked = select_entries_with(entries, measure)
     if len(ranked) < 2 or len(seeds) < 2:
         return None
     return compare_ranks([[e.seeds[s].measures[measure] for e in ranked] for s in seeds])
@@ -272,11 +274,11 @@ def get_rank(
     comparison: RankComparison | None, entries: Sequence[Entry], entry: Entry, measure: str
 ) -> float | None:
     """Return an entry's average rank; None if it was not ranked."""
-    ranked = select_ranked(entries, measure)
+    ranked = select_entries_with(entries, measure)
     return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
 
 
-def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> RankedEntry:
+def build_ranked_entry(entry: Entry, ranks: Mapping[str, float | None]) -> RankedEntry:
     """Build the row of an entry: means and intervals over its seeds, and its ranks."""
     values = {m: v for m in MEASURES if (v := entry.list_values(m))}
     intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
@@ -374,7 +376,7 @@ def add_entries(
     added: dict[Path, int] = {}
     try:
         for group in group_by_series(runs).values():
-            config, folder = prepare_config(group[0], code), board / name_entry(group[0])
+            config, folder = format_entry_config(group[0], code), board / name_entry(group[0])
             seeds = {run.seed: describe_seed(run) for run in group}
             write_entry(folder, config, seeds, code, remark)
             added[folder] = len(group)
@@ -403,7 +405,7 @@ def name_entry(run: Run) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-")
 
 
-def prepare_config(run: Run, code: Path | None) -> str:
+def format_entry_config(run: Run, code: Path | None) -> str:
     """Return the configuration of an entry; it names the entry's file if the algorithm is not built in."""
     text = (run.folder / CONFIG_FILE).read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
@@ -454,7 +456,7 @@ def choose_entries(
     entries = {entry.folder.name: entry for entry in every}
     chosen = [choose(entries, name, board) for name in names or entries]
     for entry in chosen:
-        if entry.brings_code and not trust:
+        if entry.has_own_code and not trust:
             raise ConfigError(
                 f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it,"
                 " then add --trust"
@@ -472,11 +474,11 @@ def check_seed(
 
     If the entry has code of its own, that code runs: ``choose_entries`` requires the user's trust.
     """
-    code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
+    code = entry.folder / ALGORITHM_FILE if entry.has_own_code else None
     path = entry.folder / CONFIG_FILE
     with temporary_folder() as temporary, load_entry_code(code):
         config = read_config(path, [*overrides, f"seed={seed}"])
-        if config.engine.address is not None and not chooses_cluster(overrides):
+        if config.engine.address is not None and not overrides_cluster(overrides):
             raise ConfigError(
                 f"{path} names a Ray cluster, which would receive your token; add"
                 " -c engine.name=pool"
@@ -503,7 +505,7 @@ def build_check_table(found: Sequence[CheckedSeed]) -> ResultTable:
     return ResultTable.build(columns, rows, "entries, each with one seed repeated", [differs])
 
 
-def chooses_cluster(overrides: Sequence[str]) -> bool:
+def overrides_cluster(overrides: Sequence[str]) -> bool:
     """Return True if the user chooses the engine or the address of its cluster."""
     keys = [pair.partition("=")[0].strip() for pair in overrides]
     return "engine.address" in keys or "engine.name" in keys

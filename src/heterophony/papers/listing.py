@@ -10,7 +10,7 @@ from ..core.settings import flatten_config
 from ..engines.base import count_cores
 from ..results.table import Column, Columns, ResultTable, Rows, Value
 from .reproduce import TableSelection
-from .result_table import format_title, list_scale_notes
+from .result_table import format_table_title, list_scale_notes
 from .scaling import choose_seeds, estimate_seconds, format_duration, measure_speed
 from .table import Cell, PublishedTable, TableScale, describe_variants, load_tables
 
@@ -150,7 +150,7 @@ def build_cell_table(table: TableSelection, costs: Sequence[CellCost]) -> Result
     places = ["in place of"] if table.stand_ins else ["column", "printed"]
     columns = ["row", *places, "each run", "settings of its own"]
     return ResultTable.build(
-        columns, rows, format_title(table), list_cell_notes(table, costs, shared)
+        columns, rows, format_table_title(table), list_cell_notes(table, costs, shared)
     )
 
 

@@ -53,11 +53,11 @@ def build_paper_table(result: ReproductionResult) -> ResultTable:
         place = ["in_place_of"] if several else []
         keys = ["row", "setup", *place, "measure", "ours", "last10"]
         columns["setup"] = replace(columns["setup"], drop=0)
-    rows = [[list_cells(line)[key] for key in keys] for line in result.numbers]
-    return ResultTable.build([columns[key] for key in keys], rows, format_title(result.table))
+    rows = [[list_number_cells(line)[key] for key in keys] for line in result.numbers]
+    return ResultTable.build([columns[key] for key in keys], rows, format_table_title(result.table))
 
 
-def list_cells(line: ComparedNumber) -> dict[str, Value]:
+def list_number_cells(line: ComparedNumber) -> dict[str, Value]:
     """List the cells for a compared number, by the keys of their columns."""
     digits, printed = (4 if line.measure == "score" else 2), line.printed
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
@@ -68,14 +68,14 @@ def list_cells(line: ComparedNumber) -> dict[str, Value]:
         "in_place_of": ", ".join(line.in_place_of),
         "measure": f"{line.measure_label}, {line.unit}" if line.unit else line.measure_label,
         "printed": Cell(printed.value, printed.std, form=f".{digits}f") if printed else None,
-        "ours": average(line.values, digits),
-        "last10": average(line.last10, digits),
+        "ours": build_average_cell(line.values, digits),
+        "last10": build_average_cell(line.last10, digits),
         "difference": Cell(line.difference, form=f"+.{digits}f"),
         "verdict": verdict,
     }
 
 
-def average(values: Sequence[float], digits: int) -> Cell:
+def build_average_cell(values: Sequence[float], digits: int) -> Cell:
     """Return the mean and, for several values, their sample standard deviation."""
     if not values:
         return Cell()
@@ -83,7 +83,7 @@ def average(values: Sequence[float], digits: int) -> Cell:
     return Cell(fmean(values), std, form=f".{digits}f")
 
 
-def format_title(table: TableSelection) -> str:
+def format_table_title(table: TableSelection) -> str:
     """Return a table's title: paper, place, content and, if any, its variant and scale."""
     found = table.published
     title = f"{found.paper}, {found.where}: {found.what}"
@@ -147,7 +147,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
         *describe_chosen_variants(table.published),
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
-        *describe_marks(result),
+        *describe_averaged_measures(result),
         *describe_diverged(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
@@ -170,7 +170,7 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
     return [*run, f"{note[0].upper()}{note[1:]}."]
 
 
-def describe_marks(result: ReproductionResult) -> list[str]:
+def describe_averaged_measures(result: ReproductionResult) -> list[str]:
     """Explain the mark of measures for which personal parameters were averaged, if it occurs."""
     return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
 
@@ -187,7 +187,7 @@ def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
     labels = dict.fromkeys(f"run here: {n.label}" for n in result.numbers if n.in_place_of)
     return [
         *describe_chosen_variants(table.published),
-        *describe_marks(result),
+        *describe_averaged_measures(result),
         *describe_diverged(result),
         *([] if claimed else ["this table claims no ordering"]),
         *(describe_claim(claim, table.published.measured.rounds) for claim in result.claims),

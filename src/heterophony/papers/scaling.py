@@ -56,7 +56,7 @@ def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
     data["clients"] = clients
     training["batch"] = min(training.get("batch", MAX_BATCH), MAX_BATCH)
     if data["name"] in TEXT_DATASETS:
-        reduce_windows(small)
+        reduce_text_windows(small)
         small["evaluation"] = {"every": ROUND_BOUNDS[1]}  # once
     else:
         substitute_dataset(small, data)
@@ -83,7 +83,7 @@ def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> 
             algorithm[key] = max(1, algorithm[key] * after // before)
 
 
-def reduce_windows(small: dict[str, Any]) -> None:
+def reduce_text_windows(small: dict[str, Any]) -> None:
     """Use a tenth of every client's text."""
     partition = small["data"]["partition"]
     for key in ("min_train", "min_test", "train_windows", "test_windows"):
@@ -185,16 +185,16 @@ def shrink_to_medium(
     """
     small = deepcopy(dict(config))
     if small["data"]["name"] in TEXT_DATASETS:
-        reduce_windows(small)
+        reduce_text_windows(small)
     else:
-        shrink_data(small["data"], stand_ins)
+        shrink_dataset(small["data"], stand_ins)
         shrink_model(small["model"])
         raise_learning_rate(small, config["data"]["name"])
     reduce_medium_rounds(small)
     return small
 
 
-def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
+def shrink_dataset(data: dict[str, Any], stand_ins: StandInUse) -> None:
     """Use the small version of a data set, or its stand-in on this machine."""
     full = data["name"]
     if full in SMALL_DATASETS.values():

@@ -251,7 +251,7 @@ def check_ordering(
 ) -> Claim:
     """Check one ordering in one column, by both rules."""
     here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
-    text = f"{name_place(column, numbers)}: {ordering.describe()}"
+    text = f"{name_column_data(column, numbers)}: {ordering.describe()}"
     as_printed = not any(n.in_place_of for n in numbers)
     rows = [r for r in here if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in here or not rows:
@@ -262,7 +262,7 @@ def check_ordering(
     return Claim(text, *by_rule, *by_last10, describe_seeds(top, others), as_printed)
 
 
-def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
+def name_column_data(column: str, numbers: Sequence[ComparedNumber]) -> str:
     """Name the data that were run for a column; add the paper's columns if they differ."""
     first = next((n for n in numbers if n.column == column), None)
     if first is None:
@@ -275,12 +275,12 @@ def judge_order(
     top: ComparedNumber, others: Mapping[str, ComparedNumber], which: Literal["values", "last10"]
 ) -> tuple[bool | None, str]:
     """Decide whether the mean of ``top`` is above all others, and describe by how much."""
-    pairs = {r: found for r, n in others.items() if (found := pair_seeds(top, n, which))}
+    pairs = {r: found for r, n in others.items() if (found := compare_rows_by_seed(top, n, which))}
     if len(pairs) < len(others):
         return None, f"no numbers of {', '.join(r for r in others if r not in pairs)}"
     nearest = min(pairs, key=lambda r: pairs[r].mean)
     gap = round(pairs[nearest].mean, ROUNDING_DIGITS)
-    chance = describe_chance(pairs, nearest if gap <= 0 else None)
+    chance = format_p_value(pairs, nearest if gap <= 0 else None)
     if gap > 0:
         return True, f"by {gap:.2f} over {nearest}{chance}"
     if gap == 0:
@@ -288,7 +288,7 @@ def judge_order(
     return False, f"{nearest} is above it by {-gap:.2f}{chance}"
 
 
-def describe_chance(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
+def format_p_value(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
     """Format p of all pairs or of ``one`` pair; an empty string if there are too few seeds."""
     if min(found.pairs for found in pairs.values()) < statistics.count_pairs_needed(len(pairs)):
         return ""
@@ -306,7 +306,7 @@ def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) ->
     return f"{seeds}, too few to tell it from chance" if few else seeds
 
 
-def pair_seeds(
+def compare_rows_by_seed(
     a: ComparedNumber, b: ComparedNumber, which: Literal["values", "last10"]
 ) -> statistics.PairedComparison | None:
     """Compare two rows over their common seeds; None if there are none."""

@@ -20,7 +20,7 @@ from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
 from ..runs.events import Event, RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
-from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_page
+from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_table_data
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -124,7 +124,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
     """Build the page's section of boards; say so if the server has been silent for long."""
-    section = {"run": label, "table": render_page(boards.table), "states": boards.states}
+    section = {"run": label, "table": render_table_data(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}
     ended = boards.server == "ended"
@@ -232,7 +232,7 @@ def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, 
         yield from ((name, known[name]) for name in sort_names(known))
 
 
-def get_number(values: Mapping[str, Any], key: str) -> float | None:
+def get_finite_number(values: Mapping[str, Any], key: str) -> float | None:
     """Return the number under a key; None if it is missing or not finite."""
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -248,9 +248,9 @@ def build_board_rounds_section(run: LabelledRun) -> Json | None:
         return None
     return {
         "run": run.label,
-        "rounds": [describe_round(e) for e in select_evenly(rounds, MAX_DRAWN_ROUNDS)],
+        "rounds": [build_round_chart(e) for e in select_evenly(rounds, MAX_DRAWN_ROUNDS)],
         "left_out": max(0, len(rounds) - MAX_DRAWN_ROUNDS),
-        "table": render_page(build_round_table(rounds)),
+        "table": render_table_data(build_round_table(rounds)),
     }
 
 
@@ -262,24 +262,24 @@ def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
     return [rounds[i] for i in sorted(places)]
 
 
-def describe_round(event: RoundEvent) -> Json:
+def build_round_chart(event: RoundEvent) -> Json:
     """Return a round with the activities of its boards, for the chart of the page."""
     return {
         "t": event["t"],
         "seconds": event["seconds"],
         "boards": [
-            {"name": name, "spans": list_spans(values.get("spans"))}
+            {"name": name, "spans": parse_spans(values.get("spans"))}
             for name, values in iterate_board_rounds(event)
         ],
     }
 
 
-def list_spans(spans: Any) -> list[list[Any]]:
+def parse_spans(spans: Any) -> list[list[Any]]:
     """Return the well-formed spans, as [activity, client, begin, end]."""
     found = []
     for span in spans[:MAX_DRAWN_SPANS] if isinstance(spans, list) else []:
         if isinstance(span, list) and len(span) == 4 and span[0] in ACTIVITIES:
-            ends = [get_number({"": n}, "") for n in span[2:]]
+            ends = [get_finite_number({"": n}, "") for n in span[2:]]
             if None not in ends:
                 found.append([ACTIVITIES.index(span[0]), str(span[1])[:64], *ends])
     return found
@@ -291,7 +291,7 @@ def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
     for event in rounds:
         for name, board in iterate_board_rounds(event):
             for key in NUMBERS:
-                if (number := get_number(board, key)) is not None:
+                if (number := get_finite_number(board, key)) is not None:
                     values.setdefault(name, {}).setdefault(key, []).append(number)
     rows = [[name, *list_round_cells(values[name], len(rounds))] for name in sort_names(values)]
     return ResultTable.build(["board", *ROUND_COLUMNS], rows)
@@ -325,7 +325,7 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
     rows: Rows = [
         [
             *(run.label, event["t"], event["seconds"], name),
-            *(None if n is None else n if n % 1 else int(n) for n in list_numbers(values)),
+            *(None if n is None else n if n % 1 else int(n) for n in list_board_numbers(values)),
         ]
         for run in runs
         for event in select_rounds(run.events)
@@ -335,6 +335,6 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
     write_atomically(path, render_csv(table).encode())
 
 
-def list_numbers(values: Mapping[str, Any]) -> list[float | None]:
+def list_board_numbers(values: Mapping[str, Any]) -> list[float | None]:
     """List a board's ``NUMBERS`` in one round; None for those that are missing."""
-    return [get_number(values, key) for key in NUMBERS]
+    return [get_finite_number(values, key) for key in NUMBERS]

@@ -128,11 +128,11 @@ def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
     groups = group_by_series(runs).values()
     series = [group for group in groups if all(run.current_summary for run in group)]
     alone = index_local_runs(runs)
-    rows = [build_row(group, series[0], alone) for group in series]
+    rows = [build_comparison_row(group, series[0], alone) for group in series]
     return mark_leads(correct_p_values(rows), series)
 
 
-def build_row(
+def build_comparison_row(
     group: Sequence[Run], first: Sequence[Run], alone: Mapping[tuple[int, str], Summary]
 ) -> ComparisonRow:
     """Build the row of a series; ``alone`` holds the summaries of Local by seed and data."""
@@ -146,7 +146,7 @@ def build_row(
         seeds=[r.seed for r in group],
         state=group[0].state,
         spreads={
-            k: Spread.from_values(v, *find_bounds(k, v, group[0].start.get("task")))
+            k: Spread.from_values(v, *get_measure_bounds(k, v, group[0].start.get("task")))
             for k, v in ((k, [m[k] for m in measures]) for k in common)
         },
         evaluation_std={m: fmean(stds) for m, stds in ten.items() if f"{m}.last10" in common},
@@ -184,7 +184,9 @@ def extract_measures(summary: Summary) -> dict[str, float]:
     return out | {k: v for k, v in optional.items() if v is not None}
 
 
-def find_bounds(key: str, values: Sequence[float], task: str | None = None) -> tuple[float, float]:
+def get_measure_bounds(
+    key: str, values: Sequence[float], task: str | None = None
+) -> tuple[float, float]:
     """Return the smallest and the largest possible value of a measure.
 
     R² and the losses of users, as these ``values`` may be, can be negative.

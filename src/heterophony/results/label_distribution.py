@@ -63,7 +63,7 @@ def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> 
         federation.name,
         federation.clients,
         federation.labels,
-        federation.counts(),
+        federation.count_labels(),
         np.array(list(federation.sizes("test").values())),
         compute_balanced_sizes(federation, algorithm),
         np.array(list(federation.sizes("validation").values())) if federation.validates else None,
@@ -75,7 +75,7 @@ def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> Bala
     if not isinstance(algorithm, FedReG) or algorithm.ablation == "no_balancing":
         return None
     rule = (algorithm.threshold, algorithm.threshold_scope)
-    counts = torch.tensor(federation.counts())
+    counts = torch.tensor(federation.count_labels())
     targets = compute_class_targets(counts, *rule)
     sizes = np.array([count_kept_and_copied(c, t) for c, t in zip(counts, targets, strict=True)])
     return BalancedSizes(describe_class_target(*rule), sizes[:, 0], sizes[:, 1])

@@ -73,11 +73,13 @@ class RunProgress:
 
 def list_run_progress(path: Path) -> list[RunProgress]:
     """List the progress of all runs at or below the path, newest first."""
-    folders = sorted(find_runs(path), key=lambda folder: -find_change(folder / CONFIG_FILE))
+    folders = sorted(
+        find_runs(path), key=lambda folder: -get_modification_time(folder / CONFIG_FILE)
+    )
     return [read_run_progress(folder) for folder in folders]
 
 
-def find_change(path: Path) -> int:
+def get_modification_time(path: Path) -> int:
     """Return when the file last changed, in nanoseconds; 0 if that is unknown."""
     try:
         return path.stat().st_mtime_ns
@@ -109,12 +111,12 @@ def read_finished_run(folder: Path) -> RunProgress:
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
     """Parse an accuracy of result.json; raise an error if a number is not finite."""
-    last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
-    best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
+    last10 = MeanStd(*(check_result_number(accuracy["last10"][k]) for k in ("mean", "std")))
+    best, last = (check_result_number(accuracy[k]) for k in ("best", "last"))
     return Accuracy(best, int(accuracy["best_round"]), last, last10)
 
 
-def check_finite(number: Any) -> float:
+def check_result_number(number: Any) -> float:
     """Return the number; raise FolderError if it is not finite."""
     if isinstance(number, bool) or not math.isfinite(number):
         raise FolderError(f"{RESULT_FILE} is damaged: {number} is not a finite number")
@@ -127,7 +129,7 @@ def read_unfinished_run(folder: Path) -> RunProgress:
     summary = run.current_summary
     g, p = (summary.G, summary.P) if summary else (None, None)
     for accuracy in filter(None, (g, p)):
-        check_finite(accuracy.last10.mean), check_finite(accuracy.best)
+        check_result_number(accuracy.last10.mean), check_result_number(accuracy.best)
     return RunProgress(folder, run.state, run.algorithm, g, p)
 
 
@@ -160,14 +162,14 @@ def read_run_overview(folder: Path) -> RunOverview:
     """Read the overview of a run; parse only the lines that it needs."""
     path = folder / EVENTS_FILE
     try:
-        return summarise_lines(path)
+        return summarise_event_file(path)
     except Exception:  # a damaged file may raise any error
         return RunOverview()  # the state in the list says what is wrong
 
 
-def summarise_lines(path: Path) -> RunOverview:
+def summarise_event_file(path: Path) -> RunOverview:
     """Summarise an event file; raise an error if it is damaged."""
-    start, evaluations, rounds = split_lines(path)
+    start, evaluations, rounds = read_lines_by_kind(path)
     begun = parse_json_line(path, start)
     seconds = [float(parse_json_line(path, line)["seconds"]) for line in rounds[-AVERAGED_ROUNDS:]]
     curves = {m: read_small_curve(path, begun, evaluations, m) for m in MEASURES}
@@ -181,7 +183,7 @@ def summarise_lines(path: Path) -> RunOverview:
     )
 
 
-def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
+def read_lines_by_kind(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
     """Return the lines of the start, the evaluations and the rounds unparsed, as most are not needed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
     with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
@@ -273,7 +275,7 @@ def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> l
         ["", *PERCENT_COLUMNS, LOSS_COLUMN, VALIDATION_COLUMN],
         rows,
         f"{name}, {rounds}, seed {summary.seed}: {score} in %",
-        list_notes(summary, folder),
+        list_run_notes(summary, folder),
     )
     optional = {LOSS_COLUMN: bool(loss), VALIDATION_COLUMN: summary.P.chosen is not None}
     kept = [c.name for c in main.columns[1:] if optional.get(c, True)]
@@ -324,7 +326,7 @@ def get_metric_title(info: MetricInfo) -> str:
 # Notes --------------------------------------------------------------------------------------
 
 
-def list_notes(summary: Summary, folder: Path) -> list[str | None]:
+def list_run_notes(summary: Summary, folder: Path) -> list[str | None]:
     """List the notes on a run: chance level, missing G, data, privacy and cost."""
     events = folder / EVENTS_FILE
     start = get_start(list(islice(read_events(events), 1)))

@@ -84,14 +84,14 @@ class Run:
 def load_run(folder: Path) -> Run:
     """Load one run folder; its label is the display name of its algorithm."""
     try:
-        return read_run(folder)
+        return read_run_files(folder)
     except HeterophonyError:
         raise
     except Exception as error:  # a damaged file may raise any error
         raise FolderError(f"{folder} {DAMAGED}") from error
 
 
-def read_run(folder: Path) -> Run:
+def read_run_files(folder: Path) -> Run:
     """Read a run folder; damaged files raise errors of many kinds."""
     config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
     if not is_file(config):
@@ -136,7 +136,7 @@ def load_runs(
     """
     runs: dict[Path, Run] = {}
     for path in paths:
-        loaded, problems = load_path(path, check)
+        loaded, problems = load_runs_at(path, check)
         if problems and (not loaded or is_file(path / CONFIG_FILE)):
             raise FolderError(problems[0])
         for problem in problems:
@@ -145,7 +145,7 @@ def load_runs(
     return label_runs(list(runs.values()))
 
 
-def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
+def load_runs_at(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
     """Load the runs at one path; runs in an archive are loaded as if unpacked next to it."""
     archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
     if archive is None:

@@ -112,13 +112,13 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
         raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
     content = read_sweep_file(folder)
     rows, examples = [], 0
-    for settings, runs in group_runs(content["runs"]):
+    for settings, runs in group_sweep_runs(content["runs"]):
         events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
         stops = {n: stop for n in runs if (stop := read_stop(folder / n))}
-        rows.append(build_row(settings, runs, events, content["failed"], stops))
+        rows.append(build_sweep_row(settings, runs, events, content["failed"], stops))
         if rows[-1].state == "finished":
             examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
-    return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
+    return SweepTable(folder, content["settings"], by, sort_sweep_rows(rows, by), examples)
 
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     return content
 
 
-def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
+def group_sweep_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
     """Group the runs of a sweep by settings; return each group's settings and seeds by run name."""
     groups: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
     for name, run in runs.items():
@@ -147,7 +147,7 @@ def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
     return list(groups.values())
 
 
-def build_row(
+def build_sweep_row(
     settings: dict[str, Any],
     runs: Mapping[str, int],
     events: Mapping[str, Sequence[Event]],
@@ -165,11 +165,11 @@ def build_row(
         reason = describe_stop(next(iter(stops.values())))
         return SweepRow(settings, seeds, names, "stopped", reason=reason)
     summaries = [summarise(events[n]) for n in names]
-    measures = {m: build_measure(summaries, m) for m in ("P", "G")}
+    measures = {m: average_sweep_measure(summaries, m) for m in ("P", "G")}
     return SweepRow(settings, seeds, names, "finished", measures["P"], measures["G"])
 
 
-def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
+def average_sweep_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
     """Average a measure over the seeds; None if the algorithm does not have it."""
     found: list[Accuracy] = [a for s in summaries if (a := getattr(s, name)) is not None]
     if len(found) < len(summaries):
@@ -183,7 +183,7 @@ def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | Non
     )
 
 
-def sort_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
+def sort_sweep_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
     """Sort by validation accuracy; rows without one keep their order, unfinished ones come last."""
     return sorted(rows, key=lambda row: (row.state != "finished", row.rank(by)))
 
@@ -200,7 +200,7 @@ class TunedAlgorithm:
     def trials(self) -> list[SweepRow]:
         """The trials in the order in which they were proposed."""
         found = {tuple(row.folders): row for row in self.sweep.rows}
-        groups = group_runs(read_sweep_file(self.sweep.folder)["runs"])
+        groups = group_sweep_runs(read_sweep_file(self.sweep.folder)["runs"])
         return [found[tuple(runs)] for _, runs in groups]
 
     def count(self, state: str) -> int:

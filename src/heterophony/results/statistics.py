@@ -238,31 +238,31 @@ def compare_over_rounds(
     Each difference is the mean over ``smoothing`` evaluations around it.
     """
     series = group_by_series(runs)
-    base = {pair_key(run): dict(run.curves[measure]) for run in series[reference]}
+    base = {get_pair_key(run): dict(run.curves[measure]) for run in series[reference]}
     out = []
     for name, group in series.items():
         pairs = {
-            run.seed: subtract(dict(run.curves[measure]), base[pair_key(run)])
+            run.seed: subtract_curves(dict(run.curves[measure]), base[get_pair_key(run)])
             for run in group
-            if name != reference and pair_key(run) in base
+            if name != reference and get_pair_key(run) in base
         }
-        smooth = [smooth_around(gaps, smoothing) for gaps in pairs.values()]
-        if smooth and (points := average_gaps(smooth)):
+        smooth = [smooth_curve(gaps, smoothing) for gaps in pairs.values()]
+        if smooth and (points := average_difference_curves(smooth)):
             out.append(DifferenceCurve(name, tuple(pairs), points))
     return out
 
 
-def pair_key(run: Run) -> tuple[int, str]:
+def get_pair_key(run: Run) -> tuple[int, str]:
     """Return the seed and the data of a run; runs form a pair if both are equal."""
     return run.seed, run.start["data_sha256"]
 
 
-def subtract(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
+def subtract_curves(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
     """Subtract a curve from another at the rounds that both have."""
     return {t: v - other[t] for t, v in own.items() if t in other}
 
 
-def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
+def smooth_curve(gaps: dict[int, float], width: int) -> dict[int, float]:
     """Replace each value by the mean over ``width`` evaluations around it.
 
     Near the first value, the mean is over fewer, because before training there is no difference.
@@ -273,7 +273,7 @@ def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
     return {t: fmean(values[i - reach[i] : i + reach[i] + 1]) for i, t in enumerate(rounds)}
 
 
-def average_gaps(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
+def average_difference_curves(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
     """Average differences over the seeds, at the rounds that all of them have."""
     rounds = sorted(set.intersection(*(set(g) for g in gaps)))
     at = {t: [g[t] for g in gaps] for t in rounds}

@@ -265,7 +265,7 @@ def render_json(table: ResultTable) -> list[dict[str, Any]]:
     ]
 
 
-def render_page(table: ResultTable) -> dict[str, Any]:
+def render_table_data(table: ResultTable) -> dict[str, Any]:
     """Return the data for the script of a page: texts, bold cells and the numbers behind them."""
     return {
         "title": table.title,
@@ -348,18 +348,18 @@ def fit_table(table: ResultTable, width: int) -> FittedTable:
         )
         for i, column in enumerate(table.columns)
     ]
-    if add_widths([c.width for c in plain]) <= width:
+    if compute_table_width([c.width for c in plain]) <= width:
         return FittedTable(plain, [], True)
     columns = [break_title(c) for c in plain]
-    if add_least_widths(columns, READABLE_WIDTH) > width:
+    if compute_least_table_width(columns, READABLE_WIDTH) > width:
         columns = [break_cells(c) for c in plain]
     left_out: list[str] = []
     for column in sorted((c for c in table.columns if c.drop), key=lambda c: c.drop):
-        if add_least_widths(columns, READABLE_WIDTH) <= width:
+        if compute_least_table_width(columns, READABLE_WIDTH) <= width:
             break
         columns = [c for c in columns if c.column is not column]
         left_out.append(column.title)
-    return FittedTable(columns, left_out, add_least_widths(columns) <= width)
+    return FittedTable(columns, left_out, compute_least_table_width(columns) <= width)
 
 
 def break_cells(column: FittedColumn) -> FittedColumn:
@@ -381,16 +381,16 @@ def break_title(column: FittedColumn) -> FittedColumn:
     return replace(column, texts=["\n".join(lines), *cells])
 
 
-def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
+def compute_least_table_width(columns: Sequence[FittedColumn], readable: int = 0) -> int:
     """Return the least width of a table; only texts may be broken, at spaces, not names and numbers."""
     widths = [c.width for c in columns]
     for i, c in enumerate(columns):
         if i and c.column.kind == "text":
             widths[i] = max(*map(measure_longest_word, c.texts), min(readable, widths[i]))
-    return add_widths(widths)
+    return compute_table_width(widths)
 
 
-def add_widths(widths: Sequence[int]) -> int:
+def compute_table_width(widths: Sequence[int]) -> int:
     """Return the width of a table with columns of these widths."""
     return sum(widths) + GAP * (len(widths) - 1)
 

@@ -93,7 +93,7 @@ class RankPanel:
         """Return the horizontal position of a rank."""
         return self.left + (self.right - self.left) * (rank - 1) / (len(self.names) - 1)
 
-    def draw_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    def draw_panel_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
         self.axes.plot(x, y, **{"color": TEXT_COLOR, "lw": 1.4, **style})
 
 
@@ -142,17 +142,17 @@ def draw_rank_panel(panel: RankPanel, title: str) -> None:
         va="center",
     )
     draw_critical_difference(panel)
-    panel.draw_line([panel.left, panel.right], [AXIS_INCHES, AXIS_INCHES], color=MUTED_COLOR)
+    panel.draw_panel_line([panel.left, panel.right], [AXIS_INCHES, AXIS_INCHES], color=MUTED_COLOR)
     for rank in range(1, len(panel.names) + 1):
         x = panel.rank_to_x(rank)
-        panel.draw_line([x, x], [AXIS_INCHES - 0.07, AXIS_INCHES], color=MUTED_COLOR)
+        panel.draw_panel_line([x, x], [AXIS_INCHES - 0.07, AXIS_INCHES], color=MUTED_COLOR)
         panel.axes.text(
             x, AXIS_INCHES - 0.12, str(rank), ha="center", color=MUTED_COLOR, fontsize=11
         )
     for level, intervals in enumerate(bar_lines):
         y = AXIS_INCHES + 0.2 + BAR_INCHES * level
         for interval in intervals:
-            panel.draw_line(
+            panel.draw_panel_line(
                 [panel.rank_to_x(r) for r in interval], [y, y], lw=4, solid_capstyle="round"
             )
     draw_series_labels(panel, AXIS_INCHES + 0.35 + BAR_INCHES * len(bar_lines))
@@ -171,9 +171,9 @@ def draw_critical_difference(panel: RankPanel) -> None:
     most, y = len(panel.names) - 1, AXIS_INCHES - 0.48
     width = panel.ranks.critical_difference
     end = panel.rank_to_x(1 + min(width, most))
-    panel.draw_line([panel.left, end], [y, y])
+    panel.draw_panel_line([panel.left, end], [y, y])
     for x in (panel.left, end):
-        panel.draw_line([x, x], [y - 0.06, y + 0.06])
+        panel.draw_panel_line([x, x], [y - 0.06, y + 0.06])
     text = f"CD = {width:.2f}"
     if width > most:  # then no two average ranks can differ by that much
         text += ", wider than the axis: too few blocks to show any difference"
@@ -188,10 +188,10 @@ def draw_series_labels(panel: RankPanel, top: float) -> None:
     for row, i in [*enumerate(order[:half]), *enumerate(reversed(order[half:]))]:
         left, x, y = i in order[:half], panel.rank_to_x(average[i]), top + LINE_INCHES * row
         end = panel.left - 0.15 if left else panel.right + 0.15
-        panel.draw_line(
+        panel.draw_panel_line(
             [x, x, end], [AXIS_INCHES, y, y], **{"lw": 1.2, "zorder": 1, **get_series_style(i)}
         )
-        panel.draw_line(
+        panel.draw_panel_line(
             [x],
             [AXIS_INCHES],
             marker="o",

@@ -51,7 +51,7 @@ def draw_label_distribution(distribution: LabelDistribution, kind: ChartKind = "
             figure.set_size_inches(width + 2.4, height + 2.4)
             above, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, height))
             draw_totals(above, distribution)
-            draw_heatmap(axes, distribution)
+            draw_label_heatmap(axes, distribution)
         elif kind == "bubbles":
             figure.set_size_inches(width + 2.6, height + 1.3)
             axes = figure.subplots()
@@ -99,7 +99,7 @@ def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
         figure.set_size_inches(width + 2.6, 2 * height + 6)
         layout, ratios = "h;b;s", [height, height, 2.6]
     axes = figure.subplot_mosaic(layout, height_ratios=ratios)
-    draw_heatmap(axes["h"], distribution)
+    draw_label_heatmap(axes["h"], distribution)
     draw_bubbles(axes["b"], distribution)
     draw_client_sizes(axes["s"], distribution)
     axes["h"].set_title("Training examples")
@@ -116,7 +116,7 @@ def compute_panel_size(distribution: LabelDistribution) -> tuple[float, float]:
 # Panels -------------------------------------------------------------------------------------
 
 
-def draw_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
+def draw_label_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
     """Draw the number of examples of every class (row) and client (column) as colours."""
     counts = distribution.label_counts.T
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max(initial=1)))
@@ -271,7 +271,7 @@ def make_augmented_copies(
     ``client`` defaults to the one with the most copies; ``few`` limits the copies per class.
     """
     rule = (algorithm.threshold, algorithm.threshold_scope)
-    by_client = rebalancing.compute_class_targets(torch.tensor(federation.counts()), *rule)
+    by_client = rebalancing.compute_class_targets(torch.tensor(federation.count_labels()), *rule)
     targets = dict(zip(federation.clients, by_client, strict=True))
     name = find_most_augmented_client(federation, targets) if client is None else client
     choose(targets, name, "--client")
@@ -301,7 +301,7 @@ def make_augmented_copies(
 
 def find_most_augmented_client(federation: Federation, targets: Mapping[str, int]) -> str:
     """Return the client that gets the most augmented copies."""
-    counts = zip(targets, torch.tensor(federation.counts()), strict=True)
+    counts = zip(targets, torch.tensor(federation.count_labels()), strict=True)
     copied = {c: rebalancing.count_kept_and_copied(row, targets[c])[1] for c, row in counts}
     return max(copied, key=lambda c: copied[c])
 

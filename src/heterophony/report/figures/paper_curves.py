@@ -46,7 +46,7 @@ def is_comparable(result: ReproductionResult) -> bool:
     return result.table.scale is TableScale.full
 
 
-def remove_duplicates(values: Iterable[str]) -> list[str]:
+def list_distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
@@ -107,8 +107,8 @@ def draw_setting_panels(
     """Draw one panel per measure, with one line per series."""
     numbers, both = result.numbers, is_comparable(result)
     measures, names = (
-        remove_duplicates(x.measure for x in numbers),
-        remove_duplicates(map(series, numbers)),
+        list_distinct(x.measure for x in numbers),
+        list_distinct(map(series, numbers)),
     )
     drawn = []
     for axes, (measure, _), _ in style.create_panels(
@@ -176,11 +176,11 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
     """
     numbers = result.numbers
     rows, measures = (
-        remove_duplicates(x.row for x in numbers),
-        remove_duplicates(x.measure for x in numbers),
+        list_distinct(x.row for x in numbers),
+        list_distinct(x.measure for x in numbers),
     )
-    across = remove_duplicates(x.column.rpartition(", ")[2] for x in numbers)
-    sets = remove_duplicates(x.column.rpartition(", ")[0] for x in numbers)
+    across = list_distinct(x.column.rpartition(", ")[2] for x in numbers)
+    sets = list_distinct(x.column.rpartition(", ")[0] for x in numbers)
     size = (1.2 + CELL_INCHES * len(across), 1.3 + CELL_INCHES * len(rows))
     for axes, (measure, name), _ in style.create_panels(
         figure, style.arrange_panels(sets, measures, 3), size
@@ -190,12 +190,12 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
             for x in numbers
             if (x.measure, x.column.rpartition(", ")[0]) == (measure, name)
         }
-        draw_heatmap(
+        draw_number_heatmap(
             axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
         )
         label = name
         if stand_in := next((x for x in here.values() if x.in_place_of), None):
-            sets_here = remove_duplicates(c.rpartition(", ")[0] for c in stand_in.in_place_of)
+            sets_here = list_distinct(c.rpartition(", ")[0] for c in stand_in.in_place_of)
             label = f"{stand_in.setup} in place of {', '.join(sets_here)}"
         axes.set_title(fill(f"{label}: {measure}", LABEL_LETTERS))
         axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
@@ -203,7 +203,9 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
         axes.set(xlabel=parse_setting_label(across[0])[0], ylabel=parse_setting_label(rows[0])[0])
 
 
-def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
+def draw_number_heatmap(
+    axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool
+) -> None:
     """Draw our number with its colour, and the printed number below it in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
     texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
@@ -231,10 +233,10 @@ VERDICT_COLORS = {
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:
     """Draw a hollow bar (printed) and a filled bar (ours) for every row of the table."""
     numbers, both = result.numbers, is_comparable(result)
-    rows = remove_duplicates(number.row for number in numbers)
+    rows = list_distinct(number.row for number in numbers)
     columns, measures = (
-        remove_duplicates(x.column for x in numbers),
-        remove_duplicates(x.measure for x in numbers),
+        list_distinct(x.column for x in numbers),
+        list_distinct(x.measure for x in numbers),
     )
     name_inches = 0.085 * max(map(len, rows))
     labels = {column: get_column_label(numbers, column) for column in columns}

@@ -22,24 +22,24 @@ def draw_sweep(table: SweepTable) -> Figure:
     """Draw validation accuracy over the varied settings; without validation examples, test accuracy."""
     with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-        rows = [row for row in table.rows if get_value(row, table) is not None]
+        rows = [row for row in table.rows if get_sweep_accuracy(row, table) is not None]
         if len(table.keys) == 1:
-            draw_line(figure.subplots(), table, rows)
-        elif len(table.keys) == 2 and is_grid(table):
-            draw_heatmap(figure.subplots(), table, rows)
+            draw_sweep_line(figure.subplots(), table, rows)
+        elif len(table.keys) == 2 and is_full_grid(table):
+            draw_sweep_heatmap(figure.subplots(), table, rows)
         else:
-            draw_panels(figure, table, rows)
-        style.set_figure_title(figure, describe_measure(table))
+            draw_sweep_panels(figure, table, rows)
+        style.set_figure_title(figure, describe_sweep_measure(table))
     return figure
 
 
-def describe_measure(table: SweepTable) -> str:
+def describe_sweep_measure(table: SweepTable) -> str:
     """Describe the accuracy that a figure of a sweep shows."""
     measured = "validation examples" if table.chosen else "test examples (last 10 evaluations)"
     return f"{table.by} on {measured}"
 
 
-def get_value(row: SweepRow, table: SweepTable) -> MeanStd | None:
+def get_sweep_accuracy(row: SweepRow, table: SweepTable) -> MeanStd | None:
     """Return the number to draw for a row; None if it has none."""
     measure = row.P if table.by == "P" else row.G
     if measure is None:
@@ -47,13 +47,13 @@ def get_value(row: SweepRow, table: SweepTable) -> MeanStd | None:
     return measure.validation if table.chosen else measure.test
 
 
-def is_grid(table: SweepTable) -> bool:
+def is_full_grid(table: SweepTable) -> bool:
     """Return True if every value of one setting was combined with every value of the other."""
-    sizes = [len(list_values(table, key)) for key in table.keys]
+    sizes = [len(list_setting_values(table, key)) for key in table.keys]
     return len(table.rows) == sizes[0] * sizes[1]
 
 
-def list_values(table: SweepTable, key: str) -> list[Any]:
+def list_setting_values(table: SweepTable, key: str) -> list[Any]:
     """List the values of a setting: numbers ascending, others in their order."""
     distinct: list[Any] = []
     for row in table.rows:
@@ -66,7 +66,7 @@ def are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
-def place_values(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float]:
+def set_up_setting_axis(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float]:
     """Set up the x axis for these values; return the position of each value by its text."""
     axes.set_xlabel(key)
     if not are_numbers(values):
@@ -80,13 +80,13 @@ def place_values(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float
     return {str(v): float(v) for v in values}
 
 
-def draw_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+def draw_sweep_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
     """Draw the accuracy over one setting, with the deviation over seeds."""
     (key,) = table.keys
-    places = place_values(axes, list_values(table, key), key)
+    places = set_up_setting_axis(axes, list_setting_values(table, key), key)
     rising = sorted(rows, key=lambda row: places[str(row.settings[key])])
     at = [places[str(row.settings[key])] for row in rising]
-    numbers = [number for row in rising if (number := get_value(row, table))]
+    numbers = [number for row in rising if (number := get_sweep_accuracy(row, table))]
     means, deviations = [n.mean for n in numbers], [n.std for n in numbers]
     axes.plot(at, means, marker="o", linewidth=1.7, **style.get_series_style(0))
     if any(deviations):
@@ -94,13 +94,13 @@ def draw_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
     style.set_percent_axes(axes, "y")
 
 
-def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+def draw_sweep_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
     """Draw the accuracy of every pair of values, as colour and number."""
-    across, up = (list_values(table, key) for key in table.keys)
+    across, up = (list_setting_values(table, key) for key in table.keys)
     cells = np.full((len(up), len(across)), np.nan)
     for row in rows:
         x, y = (row.settings[key] for key in table.keys)
-        if number := get_value(row, table):
+        if number := get_sweep_accuracy(row, table):
             cells[up.index(y), across.index(x)] = number.mean
     texts = [["–" if np.isnan(v) else f"{100 * v:.1f}" for v in line] for line in cells]
     style.draw_number_grid(axes, cells.tolist(), texts)
@@ -109,7 +109,7 @@ def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> Non
     axes.set(xlabel=table.keys[0], ylabel=table.keys[1])
 
 
-def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+def draw_sweep_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
     """Draw a panel for each setting, with a point for every combination; mark the chosen one."""
     wide = min(MAX_SWEEP_PANELS, len(table.keys))
     high = -(-len(table.keys) // wide)
@@ -118,9 +118,9 @@ def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> 
     for axes in grid[len(table.keys) :]:
         axes.set_visible(False)
     for axes, key in zip(grid, table.keys, strict=False):
-        places = place_values(axes, list_values(table, key), key)
+        places = set_up_setting_axis(axes, list_setting_values(table, key), key)
         for row in rows:
-            number = get_value(row, table)
+            number = get_sweep_accuracy(row, table)
             assert number is not None
             best = row is table.chosen
             color = style.PALETTE[1] if best else style.PALETTE[0]
@@ -153,7 +153,7 @@ def draw_tune(table: TuneTable) -> Figure:
 
 def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
     """Draw the trials of one algorithm; trials without a result are crosses at the bottom."""
-    values = [get_validation(row, by) for row in algorithm.trials]
+    values = [get_validation_accuracy(row, by) for row in algorithm.trials]
     measured = {i: v for i, v in enumerate(values, 1) if v is not None}
     axes.plot(list(measured), list(measured.values()), "o", color=style.PALETTE[0], markersize=4)
     best = [max(v for j, v in measured.items() if j <= i) for i in measured]
@@ -167,7 +167,7 @@ def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
     style.set_percent_axes(axes, "y")
 
 
-def get_validation(row: SweepRow, by: str) -> float | None:
+def get_validation_accuracy(row: SweepRow, by: str) -> float | None:
     """Return the validation accuracy of a trial; None without one."""
     measure = row.P if by == "P" else row.G
     return measure.validation.mean if measure and measure.validation else None

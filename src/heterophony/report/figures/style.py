@@ -177,7 +177,9 @@ def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
     ends = sorted(ends, key=lambda end: end.y)
     low, high = axes.get_ylim()
     lines = max((end.name.count("\n") + 1 for end in ends), default=1)
-    heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064 * lines)
+    heights = spread_label_heights(
+        [(end.y - low) / (high - low) for end in ends], gap=0.064 * lines
+    )
     for end, height in zip(ends, heights, strict=True):
         connector = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
         connector["relpos"] = (0, 0.5)  # end at the first letter, not across other names
@@ -200,7 +202,7 @@ def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
     to_axes = axes.transData + axes.transAxes.inverted()
     rising = sorted(points, key=lambda p: p.y)
     positions = [to_axes.transform((p.x, p.y)) for p in rising]
-    heights = spread_heights([y for _, y in positions], gap=0.064)
+    heights = spread_label_heights([y for _, y in positions], gap=0.064)
     for point, (x, _), height in zip(rising, positions, heights, strict=True):
         on_the_right = x < 0.5
         axes.text(
@@ -216,7 +218,7 @@ def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
         )
 
 
-def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
+def spread_label_heights(rising: Sequence[float], gap: float) -> list[float]:
     """Move rising heights in 0…1 until they are ``gap`` apart; a cluster keeps its middle."""
     clusters: list[list[float]] = []
     for height in rising:
@@ -284,7 +286,7 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
             segments.setdefault((left, right), []).append((k, y, z))
     found: list[Stretch] = []
     for (left, right), together in sorted(segments.items()):
-        for members in group_near(together, near):
+        for members in group_near_segments(together, near):
             before = next((s for s in found if s.members == members and s.last == left), None)
             if before:
                 found.remove(before)
@@ -292,7 +294,7 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
     return found
 
 
-def group_near(
+def group_near_segments(
     segments: Sequence[tuple[int, float, float]], near: float
 ) -> Iterator[tuple[int, ...]]:
     """Yield groups of several segments with the same ends on the x axis and nearly equal heights."""

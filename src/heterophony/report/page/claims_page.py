@@ -14,8 +14,8 @@ from ...papers.claim_data import (
     build_case_table,
     build_claim_table,
     build_decided_table,
-    count_findings,
     list_verdicts,
+    summarise_findings,
 )
 from ...papers.claim_verdicts import ClaimVerdict
 from ...results.table import escape_html_text, escape_markdown, render_html, render_markdown
@@ -69,7 +69,7 @@ EXPLANATION = (
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
     """Format all claims, or those of one table, as Markdown: decided findings first, then every table."""
-    blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", INTRODUCTION]
+    blocks = [f"# {TITLE}", f"**{summarise_findings(found)}.**", INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
     blocks += [f"## {JUDGED_TITLE}", *EXPLANATION]
@@ -114,7 +114,7 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
     """Format all claims, or those of one table, as a self-contained HTML page."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
-        f"<p><strong>{escape(count_findings(found))}.</strong></p>",
+        f"<p><strong>{escape(summarise_findings(found))}.</strong></p>",
         format_html_paragraph(INTRODUCTION),
     ]
     if (decided := build_decided_table(found)).rows:

@@ -16,8 +16,7 @@ from ...core.files import write_atomically
 from ...papers.leaderboard import MEASURES, Ranking, build_ranking_table
 from ...results.label_distribution import LabelDistribution
 from ...results.runs import Run
-from ...results.table import Column, ResultTable, Value
-from ...results.table import render_page as render_table
+from ...results.table import Column, ResultTable, Value, render_table_data
 from .page_data import build_page_data
 
 # The scripts of a page are joined into one; its first file says "use strict".
@@ -125,7 +124,7 @@ def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
         "classes": distribution.classes,
         "counts": distribution.label_counts.tolist(),
         "stacks": build_size_stacks(distribution),
-        "table": render_table(build_client_table(distribution)),
+        "table": render_table_data(build_client_table(distribution)),
     }
 
 
@@ -211,7 +210,7 @@ def describe_ranking(ranking: Ranking) -> dict[str, Any]:
     )
     names = (str(row[0].value) for row in table.rows)
     return {
-        "table": render_table(table),
+        "table": render_table_data(table),
         "hashes": dict(zip(names, hashes, strict=True)),
         "remarks": [f"{e.algorithm}: {e.remark}" for e in entries if e.remark],
     }

@@ -18,7 +18,7 @@ from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
-from ...results.table import Cell, Column, ResultTable, Rows, render_csv, render_page
+from ...results.table import Cell, Column, ResultTable, Rows, render_csv, render_table_data
 from ...runs.curves import MeanStd, select_last_ten
 from ...runs.events import find_last_evaluation, select_rounds
 from ...runs.run_index import read_json_lines
@@ -165,7 +165,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
     )
     texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
     table = ResultTable.build(columns, rows, notes=texts)
-    return {"table": render_page(table), "curves": curves}
+    return {"table": render_table_data(table), "curves": curves}
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
@@ -215,7 +215,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
-        "table": render_page(summary.build_audit_table(content)),
+        "table": render_table_data(summary.build_audit_table(content)),
         "shape": content["asked"]["shape"],
         "when": describe_shown_rounds(records),
         "columns": [
@@ -287,7 +287,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
     order = list(reversed(federations))
     points = count_curve_points(runs)
     return {
-        "title": format_title(runs),
+        "title": format_page_title(runs),
         "score": format_score(runs),
         "summary": describe_runs(runs, rows),
         "series": [
@@ -296,18 +296,18 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         ],
         "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": render_page(
+        "table": render_table_data(
             comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
         ),
-        "client_means": render_optional(build_client_mean_table(runs, rows)),
-        "nets": render_optional(comparison_tables.build_net_table(runs)),
-        "metrics": render_optional(comparison_tables.build_metric_table(runs)),
+        "client_means": render_optional_table(build_client_mean_table(runs, rows)),
+        "nets": render_optional_table(comparison_tables.build_net_table(runs)),
+        "metrics": render_optional_table(comparison_tables.build_metric_table(runs)),
         "csv": render_csv(
             comparison_tables.build_comparison_table(rows, names=comparison_tables.IN_CSV)
         ),
-        "differences": render_optional(comparison_tables.build_difference_table(rows)),
+        "differences": render_optional_table(comparison_tables.build_difference_table(rows)),
         "statistics": build_statistics_section(rows),
-        "new_clients": render_optional(comparison_tables.build_new_client_table(runs)),
+        "new_clients": render_optional_table(comparison_tables.build_new_client_table(runs)),
         "audit": build_audit_section(runs),
         "protection": build_protection_section(runs),
         "federations": [
@@ -336,15 +336,15 @@ def list_student_factors(seeds: int) -> list[float]:
     return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
-def render_optional(table: ResultTable | None) -> Json | None:
-    return render_page(table) if table else None
+def render_optional_table(table: ResultTable | None) -> Json | None:
+    return render_table_data(table) if table else None
 
 
 def build_statistics_section(rows: Sequence[comparison.ComparisonRow]) -> Json | None:
     """Collect conclusions, means, intervals and p values; None for a single run."""
     if len(rows) < 2 and all(len(row.seeds) < 2 for row in rows):
         return None
-    tables = [render_page(table) for table in comparison_tables.build_statistics_tables(rows)]
+    tables = [render_table_data(table) for table in comparison_tables.build_statistics_tables(rows)]
     return {"conclusions": comparison.list_conclusions(rows), "tables": tables}
 
 
@@ -355,7 +355,7 @@ def format_score(runs: Sequence[Run]) -> str:
     )
 
 
-def format_title(runs: Sequence[Run]) -> str:
+def format_page_title(runs: Sequence[Run]) -> str:
     """Return the title of the page: the algorithms and the data sets."""
     names = list(dict.fromkeys(r.display_name for r in runs))
     algorithms = (
@@ -370,9 +370,9 @@ def format_title(runs: Sequence[Run]) -> str:
 def describe_runs(runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]) -> str:
     """Summarise the page: what is compared and which series leads in G or P beyond chance."""
     sizes = [
-        format_count([len(r.start["clients"]) for r in runs], "clients"),
-        format_count([r.start["rounds"] for r in runs], "rounds"),
-        format_count([len(group) for group in group_by_series(runs).values()], "seeds"),
+        format_count_range([len(r.start["clients"]) for r in runs], "clients"),
+        format_count_range([r.start["rounds"] for r in runs], "rounds"),
+        format_count_range([len(group) for group in group_by_series(runs).values()], "seeds"),
     ]
     return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(rows))))
 
@@ -392,7 +392,7 @@ def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
     return f"No winner is shown: {reason}." if reason else ""
 
 
-def format_count(numbers: Sequence[int], word: str) -> str:
+def format_count_range(numbers: Sequence[int], word: str) -> str:
     """Format a range with its noun, as in ``20 clients``, ``10–20 clients`` or ``1 seed``."""
     low, high = min(numbers), max(numbers)
     span = f"{low}–{high}" if low < high else f"{low}"

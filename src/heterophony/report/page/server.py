@@ -35,7 +35,7 @@ class ViewWatcher:
         ] = {}  # the parts of each view's message
         self.changed = Condition()
         self.closed = False
-        Thread(target=self._poll, name="watch", daemon=True).start()
+        Thread(target=self._poll_views, name="watch", daemon=True).start()
 
     def subscribe(self, names: tuple[str, ...], first: View) -> Iterator[bytes] | None:
         """Stream messages, the current one first; None if there are too many subscribers."""
@@ -74,7 +74,7 @@ class ViewWatcher:
             lambda: self.closed or self.messages[names] != sent, HEARTBEAT_SECONDS
         )
 
-    def _poll(self) -> None:
+    def _poll_views(self) -> None:
         while not self.closed:
             with self.changed:
                 self.changed.wait_for(lambda: self.closed or self.subscribers)

@@ -126,7 +126,7 @@ def read_listed_run(run: Path) -> ListedRun:
     """Read the state of a run, its G and P over the last ten evaluations, and its small curves."""
     listed = ListedRun(read_run_progress(run), read_run_overview(run))
     try:
-        dump_safe_json(build_row(listed, running=True))
+        dump_safe_json(build_run_list_row(listed, running=True))
     except Exception:  # an impossible number; the other runs are shown anyway
         return ListedRun(RunProgress(run, "damaged"), RunOverview())
     return listed
@@ -150,13 +150,15 @@ def build_run_list_rows(
             "nested": entry.is_nested,
             "runs": len(entry.runs),
             "changed": entry.last_changed // 10**6,  # milliseconds, as in JavaScript
-            **merge_rows([build_row(runs[run], run in running) for run in entry.runs]),
+            **merge_run_list_rows(
+                [build_run_list_row(runs[run], run in running) for run in entry.runs]
+            ),
         }
         for entry in entries
     ]
 
 
-def build_row(run: ListedRun, running: bool) -> RunListRow:
+def build_run_list_row(run: ListedRun, running: bool) -> RunListRow:
     """Build the row of one run; ``activity`` is its state in one word."""
     progress, overview = run.progress, run.overview
     activity = progress.state
@@ -179,7 +181,7 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
     }
 
 
-def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
+def merge_run_list_rows(rows: Sequence[RunListRow]) -> RunListRow:
     """Merge the rows of several runs: their algorithms, and how many are finished."""
     if len(rows) == 1:
         return rows[0]
@@ -270,7 +272,8 @@ class ViewLoader:
                 view = self._build_view(names, old)
             except Exception as error:
                 view = create_view(
-                    self._format_title(*names), f"This cannot be shown: {describe_error(error)}."
+                    self._format_title(*names),
+                    f"This cannot be shown: {describe_view_error(error)}.",
                 )
             self.views[names] = view
             while len(self.views) > MAX_CACHED_VIEWS:
@@ -383,7 +386,7 @@ def load_run_or_reason(folder: Path) -> Run | str:
         run = load_run(folder)
         check_showable(run)
     except Exception as error:
-        return f"cannot be shown: {describe_error(error)}"
+        return f"cannot be shown: {describe_view_error(error)}"
     return run
 
 
@@ -392,7 +395,7 @@ def check_showable(run: Run) -> None:
     html.dump_safe_json(build_page_data([run]))
 
 
-def describe_error(error: Exception) -> str:
+def describe_view_error(error: Exception) -> str:
     """Describe why a run or a folder cannot be shown."""
     if isinstance(error, HeterophonyError):
         return str(error)
