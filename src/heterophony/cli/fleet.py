@@ -1,4 +1,4 @@
-"""The commands ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
+"""The command group ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ MARKS = {"waiting": "·", "working": "[yellow]…[/]", "done": "[green]✓[/]", 
 
 
 class TerminalView(View):
-    """Shows the state of all boards while a step runs; failures are printed afterwards."""
+    """Shows the state of all boards in the terminal while a fleet step runs."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet  # do not mention boards without problems
+        self.quiet = quiet  # print nothing about boards without problems
         self.title = ""
         self.rows: dict[str, tuple[str, str]] = {}
         self.lock = threading.Lock()
@@ -84,7 +84,7 @@ RunNameOption = Annotated[
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choices made before the command's name: fleet file, boards and folders."""
+    """The arguments and options of ``fleet`` before the command's name: boards and folders."""
 
     fleet: Fleet
     boards: tuple[Board, ...]  # the boards that the command is for
@@ -93,7 +93,7 @@ class Chosen:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group ``fleet`` with all its commands to the app."""
+    """Add the command group ``fleet`` to the app."""
     group = typer.Typer(no_args_is_help=True, subcommand_metavar="COMMAND [ARGS]...")
     group.callback()(choose_fleet)
     steps = (check, wheels, install, enrol, data, start, stop, status, logs, collect)
@@ -121,7 +121,7 @@ def choose_fleet(
 
 @contextmanager
 def open_preparation(chosen: Chosen) -> Iterator[Preparation]:
-    """Yield the preparation; its connections close with the command."""
+    """Yield the ``Preparation`` of a fleet; close its SSH connections afterwards."""
     from ..boards.fleet.install import Installer
     from ..boards.fleet.run import Preparation
     from ..boards.fleet.ssh import SshRunner
@@ -134,7 +134,7 @@ def open_preparation(chosen: Chosen) -> Iterator[Preparation]:
 def run_step_on_boards(
     title: str, boards: Sequence[Board], step: Step, quiet: bool = False
 ) -> Outcome:
-    """Run a step on these boards and show its progress; print one line for each board that fails."""
+    """Run a fleet step on these boards and show its progress; print one line for each board that fails."""
     from ..boards.fleet.hosts import do_on_boards
 
     outcome = do_on_boards(title, boards, step, TerminalView(quiet))
@@ -144,13 +144,13 @@ def run_step_on_boards(
 
 
 def exit_if_failed(outcome: Outcome) -> None:
-    """Exit with code 1 if a board failed; its error has already been printed."""
+    """Exit with code 1 if a step failed on a board; its error has already been printed."""
     if outcome.failed:
         raise SystemExit(1)
 
 
 def load_run_data(prepared: Preparation, config: Config) -> None:
-    """Read and partition the data of a run, and assign its clients to the boards."""
+    """Read and partition the data of a run, and assign its clients to the fleet's boards."""
     from ..boards.fleet.run import assign
     from ..boards.server import check_boards_can_run
     from ..data.folders import OWN_DATA
@@ -164,7 +164,7 @@ def load_run_data(prepared: Preparation, config: Config) -> None:
 
 
 def start_broker(prepared: Preparation) -> None:
-    """Start the broker for the boards, unless it is already up."""
+    """Start the broker for the fleet, unless it is already up."""
     fleet = prepared.fleet
     listen, started = prepared.broker.start(fleet.lan, fleet.port)
     if started:
@@ -282,7 +282,6 @@ def logs(
 ) -> None:
     """Print the last lines of each board's log."""
     from ..boards.fleet.steps import read_log
-    from ..core.files import clean_line
 
     with open_preparation(context.obj) as prepared:
         texts: dict[str, str] = {}
@@ -311,7 +310,7 @@ def collect(
 
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
-    """Write the log and facts of each board to a folder with the board's name."""
+    """Copy the log and facts of each board into a folder with the board's name."""
     from ..boards.fleet.steps import collect as collect_board
 
     return run_step_on_boards(
@@ -323,7 +322,7 @@ def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Ou
 
 
 def sort_rows_by_file(prepared: Preparation, outcome: Outcome) -> list[list[str]]:
-    """Return a row for each board that answered, in the order of the file."""
+    """Return a table row for each board that answered, in the order of the fleet's file."""
     return [[b.name, outcome.done[b.name]] for b in prepared.fleet.boards if b.name in outcome.done]
 
 
@@ -395,7 +394,7 @@ def table(
 
 
 def require_all_boards(chosen: Chosen) -> None:
-    """Raise ConfigError if ``--only`` selects some of the boards, because a run needs all."""
+    """Raise ConfigError if ``--only`` selects some of the fleet's boards, because a run needs all."""
     if len(chosen.boards) < len(chosen.fleet.boards):
         raise ConfigError(
             "--only: a run needs all boards in the file; list this run's boards in their own file"
@@ -403,7 +402,7 @@ def require_all_boards(chosen: Chosen) -> None:
 
 
 def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late: bool) -> Summary:
-    """Run one configuration on the boards, or continue it; collect logs and write the page."""
+    """Run one configuration on the fleet, or continue it; collect logs and write the report page."""
     from ..algorithms import get_display_name
     from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
@@ -440,7 +439,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
 
 
 def prepare_all_boards(prepared: Preparation, late: bool) -> set[str]:
-    """Run all steps on all boards; return the boards that are not ready, if ``late`` allows any."""
+    """Run all fleet steps before a run; return the boards that failed, which ``late`` must allow."""
     boards, failed = prepared.fleet.boards, dict[str, str]()
     for title, step in (
         ("check", prepared.check),

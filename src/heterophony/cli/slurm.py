@@ -70,7 +70,7 @@ done
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
+    """Add the command ``slurm`` to the app."""
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(context_settings=passed_on)(slurm)
 
@@ -115,7 +115,7 @@ def slurm(
 
 
 def check_partition(name: str | None) -> None:
-    """Raise ConfigError if Slurm's partition has the name of a partition of data."""
+    """Raise ConfigError if ``--partition``, which is Slurm's, names a partition of data."""
     from ..data.partitions import PARTITIONS
 
     if name is not None and (kind := match_name(PARTITIONS, name)):
@@ -125,7 +125,7 @@ def check_partition(name: str | None) -> None:
 
 
 def explain_array_limit(tasks: int) -> str | None:
-    """Explain that sbatch may refuse an array of so many tasks; None for smaller ones."""
+    """Explain that sbatch may refuse an array of this many tasks; None if it is small enough."""
     if tasks <= LARGEST_ARRAY:
         return None
     return (
@@ -137,7 +137,7 @@ def explain_array_limit(tasks: int) -> str | None:
 def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
-    """Make a command write its run folders; return the folders to run and the engine's settings."""
+    """Have a command write its run folders without running them; return them and the engine's settings."""
     inner = parent.command.get_command(parent, name)
     context = inner.make_context(name, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]
@@ -162,7 +162,7 @@ def names_own_code(folder: RunFolder) -> bool:
 
 
 def format_array_script(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
-    """Return the script of a job array with one command line per task."""
+    """Return the sbatch script of a job array with one command line per task."""
     options = {**limits, "array": f"0-{len(lines) - 1}"}
     tasks = "".join(f"    {i}) set -- {line} ;;\n" for i, line in enumerate(lines))
     limit = explain_array_limit(len(lines))
@@ -178,7 +178,7 @@ def format_array_script(out: Path, limits: dict[str, str | None], lines: Sequenc
 
 
 def format_ray_script(out: Path, limits: dict[str, str | None], line: str) -> str:
-    """Return the script that starts Ray on all nodes of one allocation and runs a command there."""
+    """Return the sbatch script that starts Ray on all nodes of a job and runs a command there."""
     return (
         f"{format_script_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
         "job=$SLURM_JOB_ID\n"
@@ -189,7 +189,7 @@ def format_ray_script(out: Path, limits: dict[str, str | None], line: str) -> st
 
 
 def format_script_head(out: Path, number: str, options: dict[str, str | None]) -> str:
-    """Return the head of a script: options of sbatch, this Python and the command's folder."""
+    """Return the head of an sbatch script: its options, the path to Python and the working folder."""
     folder = str(out.absolute()).replace("%", "%%")  # sbatch replaces %A and the like
     log = f"{folder}/slurm-{number}.log"
     given = {**{k: v for k, v in options.items() if v is not None}, "output": log}
@@ -199,6 +199,6 @@ def format_script_head(out: Path, number: str, options: dict[str, str | None]) -
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a script and make it executable."""
+    """Write an sbatch script and make it executable."""
     write_atomically(path, text.encode(), durable=False)
     path.chmod(0o755)

@@ -335,7 +335,7 @@ def describe_row(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evi
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
     return replace(
-        at.describe(run),
+        at.store_run(run),
         variant=f"personal-parameters-{row['private']}",
         evaluated=[],
         curves={},

@@ -1,6 +1,6 @@
-"""The boards of a run: their state as the server writes it, and their activities in every round.
+"""The boards of a run, for the page: their states from the server's file, and their activities by round.
 
-Both contain what boards sent, so nothing is trusted: a malformed file becomes a
+Both contain values that boards sent, so none is trusted: a malformed file becomes a
 one-line problem, and malformed numbers are left out.
 """
 
@@ -48,7 +48,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class BoardStatus:
-    """The state of every board of a run, and their table; or the problem with the file."""
+    """The states of a run's boards and their table, or the problem with the file."""
 
     problem: str = ""
     server: str = ""  # waiting, running, ended, stopped
@@ -59,7 +59,7 @@ class BoardStatus:
 
 
 def read_board_status(folder: Path) -> BoardStatus | None:
-    """Read the status that the server wrote last; None if the run has no boards."""
+    """Read the board status that the server last wrote to the run folder; None if the run has no boards."""
     path = folder / BOARDS_FILE
     try:
         return parse_board_status(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
@@ -77,9 +77,9 @@ def read_board_status(folder: Path) -> BoardStatus | None:
 
 
 def parse_board_status(content: Json) -> BoardStatus:
-    """Parse the content of the status file; raise an error if it is malformed."""
+    """Parse the content of the board status file; raise an error if it is malformed."""
     if content["form"] != FORMAT_VERSION:
-        raise ValueError("of another version")
+        raise ValueError("another version")
     written = require_number(content["written"])
     format_time(written, written)  # raises if it is not a date
     boards, others = content["boards"], content["others"]
@@ -97,11 +97,12 @@ def parse_board_status(content: Json) -> BoardStatus:
 
 
 def count_refused(board: Json) -> int:
+    """Count the refused and the wrong replies of a board."""
     return require_count(board["refused"]) + require_count(board["wrong"])
 
 
 def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
-    """List a board's cells for the table of boards."""
+    """List the cells of a board in the table of boards."""
     state, since = require_text(board["state"]), board["since"]
     away = state == "gone" and since is not None
     return [
@@ -123,7 +124,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section of boards; say so if the server has been silent for long."""
+    """Build the page's section of boards, which says so if the server has not responded for long."""
     section = {"run": label, "table": render_table_data(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}
@@ -142,7 +143,7 @@ def build_boards_section(boards: BoardStatus, label: str = "", now: float | None
 
 
 def summarise_boards(boards: BoardStatus) -> str:
-    """Return how many boards are in each state and how many messages were refused."""
+    """Describe how many boards are in each state and how many messages were refused."""
     states, n = Counter(boards.states), len(boards.states)
     counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
     total = f"{n} board{'s' * (n != 1)}"
@@ -158,6 +159,7 @@ def describe_activity(doing: Json) -> str:
 
 
 def format_client_list(names: Sequence[str]) -> str:
+    """Format the clients of a board; after ``MAX_LISTED_CLIENTS``, the rest is counted."""
     rest = len(names) - MAX_LISTED_CLIENTS
     return ", ".join(names[:MAX_LISTED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "") or "–"
 
@@ -225,7 +227,7 @@ class LabelledRun(Protocol):
 
 
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and the values of each board in a round."""
+    """Yield the name and the reported values of each board in a round."""
     boards = event.get("boards")
     if isinstance(boards, dict):
         known = {str(name): values for name, values in boards.items() if isinstance(values, dict)}
@@ -263,7 +265,7 @@ def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
 
 
 def build_round_chart(event: RoundEvent) -> Json:
-    """Return a round with the activities of its boards, for the chart of the page."""
+    """Build the data of a round's chart: the activities of every board."""
     return {
         "t": event["t"],
         "seconds": event["seconds"],
@@ -275,7 +277,7 @@ def build_round_chart(event: RoundEvent) -> Json:
 
 
 def parse_spans(spans: Any) -> list[list[Any]]:
-    """Return the well-formed spans, as [activity, client, begin, end]."""
+    """Parse a board's spans [activity, client, begin, end]; leave out malformed ones."""
     found = []
     for span in spans[:MAX_DRAWN_SPANS] if isinstance(spans, list) else []:
         if isinstance(span, list) and len(span) == 4 and span[0] in ACTIVITIES:
@@ -286,7 +288,7 @@ def parse_spans(spans: Any) -> list[list[Any]]:
 
 
 def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
-    """Build the table of averages over the rounds, one row per board."""
+    """Build the table of boards with averages over the rounds."""
     values: dict[str, dict[str, list[float]]] = {}
     for event in rounds:
         for name, board in iterate_board_rounds(event):
@@ -298,7 +300,7 @@ def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
 
 
 def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Value]:
-    """List a board's cells for the table of averages over the rounds."""
+    """List the cells of a board in the table of averages over the rounds."""
 
     def average(key: str) -> float:
         return sum(found.get(key, [])) / rounds
@@ -319,7 +321,7 @@ def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Valu
 
 
 def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
-    """Write one line per run, round and board as CSV."""
+    """Write a CSV of boards' rounds: one line per run, round and board."""
     if path.suffix != ".csv":
         raise ConfigError(f"--kind boards: write a .csv, as in -o boards.csv, not {path.name}")
     rows: Rows = [
@@ -336,5 +338,5 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
 
 
 def list_board_numbers(values: Mapping[str, Any]) -> list[float | None]:
-    """List a board's ``NUMBERS`` in one round; None for those that are missing."""
+    """List a board's ``NUMBERS`` in one round; missing ones are None."""
     return [get_finite_number(values, key) for key in NUMBERS]

@@ -19,7 +19,7 @@ MAX_SWEEP_PANELS = 3  # panels in a row
 
 
 def draw_sweep(table: SweepTable) -> Figure:
-    """Draw validation accuracy over the varied settings; without validation examples, test accuracy."""
+    """Draw a sweep: validation accuracy (or test accuracy, without validation examples) over the settings."""
     with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(7.5, 4.8), layout="constrained")
         rows = [row for row in table.rows if get_sweep_accuracy(row, table) is not None]
@@ -40,7 +40,7 @@ def describe_sweep_measure(table: SweepTable) -> str:
 
 
 def get_sweep_accuracy(row: SweepRow, table: SweepTable) -> MeanStd | None:
-    """Return the number to draw for a row; None if it has none."""
+    """Return the accuracy to draw for a sweep's row; None if it has none."""
     measure = row.P if table.by == "P" else row.G
     if measure is None:
         return None
@@ -54,7 +54,7 @@ def is_full_grid(table: SweepTable) -> bool:
 
 
 def list_setting_values(table: SweepTable, key: str) -> list[Any]:
-    """List the values of a setting: numbers ascending, others in their order."""
+    """List the values of a setting in a sweep: numbers ascending, others in their order."""
     distinct: list[Any] = []
     for row in table.rows:
         if row.settings[key] not in distinct:
@@ -63,11 +63,12 @@ def list_setting_values(table: SweepTable, key: str) -> list[Any]:
 
 
 def are_numbers(values: Sequence[Any]) -> bool:
+    """Return True if all values of a setting are numbers."""
     return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
 def set_up_setting_axis(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float]:
-    """Set up the x axis for these values; return the position of each value by its text."""
+    """Set up the x axis for the values of a setting; return the position of each value by its text."""
     axes.set_xlabel(key)
     if not are_numbers(values):
         axes.set_xticks(range(len(values)), [str(v) for v in values])
@@ -81,7 +82,7 @@ def set_up_setting_axis(axes: Axes, values: Sequence[Any], key: str) -> dict[str
 
 
 def draw_sweep_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
-    """Draw the accuracy over one setting, with the deviation over seeds."""
+    """Draw the accuracy of a sweep over its only setting, with the deviation over seeds."""
     (key,) = table.keys
     places = set_up_setting_axis(axes, list_setting_values(table, key), key)
     rising = sorted(rows, key=lambda row: places[str(row.settings[key])])
@@ -95,7 +96,7 @@ def draw_sweep_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> 
 
 
 def draw_sweep_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
-    """Draw the accuracy of every pair of values, as colour and number."""
+    """Draw the accuracy of a sweep of two settings as a heat map."""
     across, up = (list_setting_values(table, key) for key in table.keys)
     cells = np.full((len(up), len(across)), np.nan)
     for row in rows:
@@ -110,7 +111,7 @@ def draw_sweep_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) 
 
 
 def draw_sweep_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
-    """Draw a panel for each setting, with a point for every combination; mark the chosen one."""
+    """Draw a sweep of several settings: a panel for each, with a point per combination."""
     wide = min(MAX_SWEEP_PANELS, len(table.keys))
     high = -(-len(table.keys) // wide)
     figure.set_size_inches(4.2 * wide, 0.6 + 3.6 * high)
@@ -134,7 +135,7 @@ MAX_TUNE_PANELS = 4  # panels in a row
 
 
 def draw_tune(table: TuneTable) -> Figure:
-    """Draw a panel for each algorithm, all on the same axes."""
+    """Draw a tune: the trials of each algorithm in a panel, all on the same scales."""
     with mpl.rc_context(style.STYLE):
         wide = min(MAX_TUNE_PANELS, len(table.algorithms))
         high = -(-len(table.algorithms) // wide)
@@ -152,7 +153,7 @@ def draw_tune(table: TuneTable) -> Figure:
 
 
 def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
-    """Draw the trials of one algorithm; trials without a result are crosses at the bottom."""
+    """Draw the trials of one algorithm in a tune; trials without a result are crosses at the bottom."""
     values = [get_validation_accuracy(row, by) for row in algorithm.trials]
     measured = {i: v for i, v in enumerate(values, 1) if v is not None}
     axes.plot(list(measured), list(measured.values()), "o", color=style.PALETTE[0], markersize=4)

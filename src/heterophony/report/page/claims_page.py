@@ -1,4 +1,4 @@
-"""The claims of the five works and what was found, as Markdown and as an HTML page."""
+"""The page of published claims and their verdicts, in Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = 
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
-    """Yield each table's title and claims."""
+    """Yield the title of each published table, and the verdicts on its claims."""
     names = dict.fromkeys(one.claim.table.name for one in found)
     for name in names:
         group = [one for one in found if one.claim.table.name == name]
@@ -132,7 +132,7 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
 
 
 def format_html_paragraph(text: str) -> str:
-    """Format a Markdown paragraph as HTML; only emphasis and code are supported."""
+    """Format a Markdown paragraph as HTML; only emphasis and code are converted."""
     marked = EMPHASIS.sub(r"<em>\1</em>", escape_html_text(text))
     return f"<p>{marked}</p>"
 
@@ -141,7 +141,7 @@ FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
 
 
 def save_claims(found: Sequence[FindingVerdict], path: Path, table: str | None = None) -> None:
-    """Write the page of all claims, or of one table's, in the format of the path's suffix."""
+    """Write the page of claims, all or those of one table, in the format of the path's suffix."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"-o {path}: must end in {' or '.join(FORMATS)}")
     write_atomically(path, FORMATS[path.suffix](found, table).encode())
