@@ -11,9 +11,8 @@ from pathlib import Path
 
 from .habits import list_all_keys, list_short_keys
 
-ANY_VALUE = (
-    "..."  # stands for a value; with two candidates, shells add no space after the equals sign
-)
+# stands for a value; with two candidates, shells add no space after the equals sign
+ANY_VALUE = "..."
 
 
 def complete_algorithm(incomplete: str) -> list[str]:

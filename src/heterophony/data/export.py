@@ -193,9 +193,8 @@ def export_huggingface(federation: Federation, folder: Path) -> None:
     """Export a federation for ``datasets.load_dataset``: PNG files for images, otherwise JSON lines."""
     shape, is_bytes = federation.shape, federation.scale == BYTES_TO_PLUS_MINUS_ONE
     is_image = is_bytes and len(shape) == 3 and shape[0] in (1, 3)
-    get = (
-        get_network_inputs if is_bytes and not is_image else get_stored_examples
-    )  # whole numbers would be tokens
+    # bytes that are no images would be read as tokens
+    get = get_network_inputs if is_bytes and not is_image else get_stored_examples
     for part in PARTS:
         lines: list[dict[str, Any]] = []
         for client in federation.clients:

@@ -52,9 +52,9 @@ class ExampleSpec:
 def find_client_data(
     path: Path, names: Sequence[str] = (), alone: str | None = None
 ) -> dict[str, Path]:
-    """Find the folder or file of each named client; without names, those of all clients.
+    """Find the folder or ``.npz`` with the local data of each named client; without names, of all clients.
 
-    ``alone`` is the client's name if ``path`` itself holds the data of a single client.
+    If ``path`` itself holds the data of a single client, this client has the name ``alone``.
     """
     path = path.expanduser()
     if not path.exists():

@@ -340,7 +340,7 @@ def check_names_on_boards(names: Iterable[str]) -> None:
 
 
 def check_plain_name(name: str) -> str:
-    """Return the name; raise DataError if it is not allowed for a client with its own folder."""
+    """Return a client's name; raise DataError if it cannot be the name of a folder or file."""
     if not NAME_PATTERN.fullmatch(name):
         raise DataError(f"'{name}' cannot be a client's name; {NAME_RULE}")
     return name

@@ -38,7 +38,7 @@ def name_decision(decision: Decision, scale: str) -> str:
 
 
 def get_deciding_rule(claim: PaperClaim) -> str:
-    """Return the measurement rule that decides a claim: that of its table, as in ``best``."""
+    """Return the measurement rule that decides a claim, such as ``best``: the rule of its table."""
     return AT_EQUAL_LOSS if claim.is_about_attacks else claim.table.measured.rounds
 
 

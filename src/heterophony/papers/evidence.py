@@ -23,10 +23,9 @@ from ..core.files import write_atomically
 from ..results.runs import Run
 from ..results.statistics import compute_t_quantile
 from ..runs.curves import Curve, compute_curves
-from . import scaling as medium
 from .claim_list import encode_cell_settings
 from .reproduce import find_differences
-from .scaling import CENTRALISED, shrink_to_medium
+from .scaling import CENTRALISED, keeps_dataset, shrink_to_medium
 from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable, TableScale, index_cells
 from .verdicts import measure_curves
 
@@ -200,10 +199,10 @@ def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
     """Return a cell at medium scale, on the paper's own data set and on its stand-in."""
     full = cell.config["data"]["name"]
-    own, other = (medium.shrink_to_medium(cell.config, use) for use in ("never", "always"))
-    kept = medium.keeps_dataset(full, own["data"]["name"])
+    own, other = (shrink_to_medium(cell.config, use) for use in ("never", "always"))
+    kept = keeps_dataset(full, own["data"]["name"])
     found = {MEDIUM: own} if kept else {}
-    if not medium.keeps_dataset(full, other["data"]["name"]):
+    if not keeps_dataset(full, other["data"]["name"]):
         found[STAND_IN] = other
     return [
         CellAtScale(table, scale, replace(cell, config=config), cell.variant)

@@ -473,7 +473,7 @@ def check_seed(
 ) -> CheckedSeed:
     """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash.
 
-    If the entry has code of its own, that code runs: ``choose_entries`` requires the user's trust.
+    This runs the code of an entry that has its own, for which ``choose_entries`` requires ``trust``.
     """
     code = entry.folder / ALGORITHM_FILE if entry.has_own_code else None
     path = entry.folder / CONFIG_FILE

@@ -113,7 +113,7 @@ class TableSelection:
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
-        """Cells whose run at this scale equals that of an earlier cell, mapped to that cell."""
+        """Cells with the same run as an earlier cell at this scale, mapped to the earlier cell."""
         seen: dict[str, Cell] = {}
         out = {}
         for cell in self.selected_cells:
@@ -143,7 +143,7 @@ class TableSelection:
         return {k: tuple(c for c in owners if first_of[c] == first_of[k]) for k in owners}
 
     def describe_column(self, cell: Cell) -> str:
-        """Name a cell's column; below full scale, the data that replace those of the paper."""
+        """Name a cell's column or, below full scale, the data that replace the paper's."""
         if not self.stand_ins:
             return cell.column
         return f"{cell.config['data']['name']} in place of {cell.column}"

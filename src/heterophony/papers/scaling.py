@@ -38,7 +38,6 @@ CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, w
 MAX_BATCH = 20
 MAX_HEAD_DEPTH = 2  # at most, of the small net
 ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
-FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
 QUICK_SCALE_NOTE = (
     "quick scale: the embedded digits replace images, with a small net, a fifth of the clients"
     " and 10 to 50 rounds; nothing here was run as printed, so there is no verdict on the paper"
@@ -75,10 +74,7 @@ def reduce_quick_rounds(small: dict[str, Any], training: Mapping[str, Any]) -> N
 
 def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> None:
     """Scale the settings of an algorithm that count rounds, from ``before`` to ``after`` rounds."""
-    for key in (
-        *ROUND_SETTINGS,
-        *(FEDCAC_ROUND_SETTING[1:] if algorithm["name"] == FEDCAC_ROUND_SETTING[0] else ()),
-    ):
+    for key in (*ROUND_SETTINGS, *(["beta"] if algorithm["name"] == "fedcac" else [])):
         if key in algorithm:
             algorithm[key] = max(1, algorithm[key] * after // before)
 
@@ -279,12 +275,6 @@ def choose_most_epochs(small: Mapping[str, Any]) -> int:
     return MAX_EPOCHS_OF_MANY if many and shares_images(small) else MAX_EPOCHS
 
 
-def extend_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the paper's seeds, extended to ``MIN_SEEDS`` with the numbers after the last one."""
-    more = range(own[-1] + 1, own[-1] + 1 + max(0, MIN_SEEDS - len(own)))
-    return (*own, *more)
-
-
 SHRINK_CONFIG = {TableScale.quick: shrink_to_quick, TableScale.medium: shrink_to_medium}
 SCALE_NOTES = {TableScale.quick: QUICK_SCALE_NOTE, TableScale.medium: MEDIUM_SCALE_NOTE}
 
@@ -293,7 +283,7 @@ def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...
     """Return the default seeds of a table at a scale."""
     own = tuple(published.measured.seeds)
     if scale is TableScale.medium:
-        return extend_seeds(own)
+        return (*own, *range(own[-1] + 1, own[-1] + 1 + MIN_SEEDS - len(own)))
     return own if scale is TableScale.full else own[:1]
 
 
@@ -317,7 +307,8 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds
     train, test = count_examples(config, size)
-    participants = count_participants(config, clients)
+    everybody = config.algorithm.everybody
+    participants = clients if everybody else config.count_selected_clients(clients)
     samples = train / clients * config.training.epochs
     if config.training.steps is not None:
         samples = config.training.steps * config.training.batch
@@ -344,11 +335,6 @@ def count_examples(config: Config, size: DatasetSize) -> tuple[float, float]:
             return partition[train] * clients, partition[test] * clients
     fraction = config.data.train_fraction
     return size.examples * fraction, size.examples * (1 - fraction)
-
-
-def count_participants(config: Config, clients: int) -> int:
-    """Return the number of clients that train in a round of a cell."""
-    return clients if config.algorithm.everybody else config.count_selected_clients(clients)
 
 
 @cache

@@ -274,7 +274,7 @@ def name_column_data(column: str, numbers: Sequence[ComparedNumber]) -> str:
 def judge_order(
     top: ComparedNumber, others: Mapping[str, ComparedNumber], which: Literal["values", "last10"]
 ) -> tuple[bool | None, str]:
-    """Decide whether the mean of a row is above those of all others; also describe the smallest gap."""
+    """Decide whether a row's mean is above the means of all others; also describe the smallest gap."""
     pairs = {r: found for r, n in others.items() if (found := compare_rows_by_seed(top, n, which))}
     if len(pairs) < len(others):
         return None, f"no numbers of {', '.join(r for r in others if r not in pairs)}"
@@ -289,7 +289,7 @@ def judge_order(
 
 
 def format_p_value(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
-    """Format the p value of an ordering (the largest, or that of ``one`` row); empty with too few seeds."""
+    """Format the largest p value of an ordering, or the one of row ``one``; empty with too few seeds."""
     if min(found.pairs for found in pairs.values()) < statistics.count_pairs_needed(len(pairs)):
         return ""
     p_values = dict(

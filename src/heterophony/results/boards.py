@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
-from ..runs.events import Event, RoundEvent, select_rounds
+from ..runs.events import RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
 from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_table_data
+
+if TYPE_CHECKING:
+    from .runs import Run
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -180,21 +183,21 @@ def format_time(date: float, reference: float) -> str:
 
 # Checks of untrusted values ---------------------------------------------------------------------------------
 def require_text(value: Any) -> str:
-    """Return a text of a board, cut to ``MAX_TEXT_LENGTH``; raise TypeError if it is not a text."""
+    """Return a text that a board reported, cut to ``MAX_TEXT_LENGTH``; raise TypeError for other values."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value[:MAX_TEXT_LENGTH]
 
 
 def require_count(value: Any) -> int:
-    """Return a count of a board; raise ValueError if it is not a whole number from 0 to 2⁶³ − 1."""
+    """Return a count that a board reported; raise ValueError unless it is a whole number from 0 to 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("not a count")
     return value
 
 
 def require_number(value: Any) -> float:
-    """Return a number of a board; raise ValueError if it is not finite."""
+    """Return a number that a board reported; raise ValueError if it is not finite."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("not a number")
     return float(value)
@@ -216,16 +219,6 @@ ROUND_COLUMNS = (
 )
 
 
-class LabelledRun(Protocol):
-    """A run with its label and events."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def events(self) -> list[Event]: ...
-
-
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and the reported values of each board in a round."""
     boards = event.get("boards")
@@ -243,7 +236,7 @@ def get_finite_number(values: Mapping[str, Any], key: str) -> float | None:
 
 
 # The page -----------------------------------------------------------------------------------
-def build_board_rounds_section(run: LabelledRun) -> Json | None:
+def build_board_rounds_section(run: Run) -> Json | None:
     """Build the section with charts of single rounds and a table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
     if not rounds:
@@ -320,7 +313,7 @@ def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Valu
     ]
 
 
-def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
+def write_board_rounds(runs: Sequence[Run], path: Path) -> None:
     """Write a CSV of boards' rounds: one line per run, round and board."""
     if path.suffix != ".csv":
         raise ConfigError(f"--kind boards: write a .csv, as in -o boards.csv, not {path.name}")

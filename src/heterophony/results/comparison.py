@@ -299,7 +299,7 @@ def mark_leads(
 
 
 def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | None:
-    """Find the series whose measure is higher than that of all others, beyond chance.
+    """Find the series that leads in a measure: it is higher than all others, beyond chance.
 
     The highest series is compared with every other one over the seeds and data that both have. All
     p values, corrected for their number (Holm), must be below ALPHA.
@@ -380,14 +380,14 @@ def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
     beside = f" with {others} other comparison{'s' * (others > 1)}" if others else ""
     if pairs == 1:
         return (
-            "one pair of runs with the same seed and data, which cannot tell a difference from"
-            f" chance; for p < {statistics.ALPHA}{beside} it takes at least {needed} seeds."
+            "one pair of runs with the same seed and data cannot tell a difference from chance;"
+            f" p < {statistics.ALPHA}{beside} needs at least {needed} seeds."
         )
     return (
         f"{pairs} pairs of runs with the same seed and data are too few for p < {statistics.ALPHA}"
         f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
-        f" p = {statistics.compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
-        " are plausible."
+        f" p = {statistics.compute_smallest_p(pairs):.2g}; the intervals show which differences are"
+        " plausible."
     )
 
 

@@ -320,7 +320,7 @@ def build_metric_tables(summary: Summary) -> list[ResultTable]:
 
 
 def get_metric_title(info: MetricInfo) -> str:
-    """Return the title of a metric in tables, which is its name unless it has its own title."""
+    """Return the title of a metric in tables."""
     return info.title or info.name.replace("_", " ")
 
 

@@ -69,7 +69,7 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary, of an unfinished run as if it stopped now; None before the first evaluation."""
+        """The summary of the run, also while it is unfinished; None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property

@@ -44,9 +44,13 @@ class SweepRow:
     G: SweepMeasure | None = None
     reason: str = ""  # why it diverged or was stopped early
 
+    def get_measure(self, by: Measure) -> SweepMeasure | None:
+        """Return P or G."""
+        return self.P if by == "P" else self.G
+
     def rank(self, by: Measure) -> float:
         """Return the sort key of the row: lower for a higher validation accuracy."""
-        measure = self.P if by == "P" else self.G
+        measure = self.get_measure(by)
         return -measure.validation.mean if measure and measure.validation else math.inf
 
 

@@ -111,9 +111,8 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
             0, 2, (SIGN_PATTERN_DRAWS, len(deltas))
         )
         sums = (2.0 * draws - 1.0) @ deltas
-        return (1 + count_extreme_sums(sums, deltas)) / (
-            1 + SIGN_PATTERN_DRAWS
-        )  # the observed pattern counts, too
+        # the observed pattern counts, too
+        return (1 + count_extreme_sums(sums, deltas)) / (1 + SIGN_PATTERN_DRAWS)
     sums = deltas[:1]  # the other sign gives the same sums, mirrored
     for delta in deltas[1:]:
         sums = np.concatenate([sums + delta, sums - delta])

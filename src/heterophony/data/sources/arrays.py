@@ -300,6 +300,9 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
     )
 
 
+ARRAYS = (np.ndarray, torch.Tensor)
+
+
 def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
@@ -311,7 +314,7 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
         data = (data["x"], data["y"])
     if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(d.dataset if isinstance(d, DataLoader) else d for d in data)
-        if all(type(d) is tuple and len(d) == 2 and is_array(d[1]) for d in data):
+        if all(type(d) is tuple and len(d) == 2 and isinstance(d[1], ARRAYS) for d in data):
             return (*data[0], *data[1])  # (x_train, y_train), (x_test, y_test), as of Keras
     data = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(data, Dataset):
@@ -319,11 +322,6 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):
         return (*stack_examples(data[0], task), *stack_examples(data[1], task))
     return data
-
-
-def is_array(value: object) -> bool:
-    """Return True for a NumPy array or a tensor."""
-    return isinstance(value, np.ndarray | torch.Tensor)
 
 
 def to_array(value: Any) -> NDArray[Any]:

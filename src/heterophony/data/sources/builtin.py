@@ -19,9 +19,8 @@ from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..source import Source, make_number_names
 from .reading import load_npz
 
-FILE = Path(
-    "datasets", "data", "digits.csv.gz"
-)  # in scikit-learn: 64 pixels and the label in a row
+# in scikit-learn: 64 pixels and the label in a row
+FILE = Path("datasets", "data", "digits.csv.gz")
 
 
 def read_digits(path: Path | None = None) -> Source:

@@ -155,7 +155,7 @@ def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
 
 
 def is_whole(y: NDArray[Any]) -> bool:
-    """Return True if all labels are whole numbers."""
+    """Return True if all labels of a PFLlib file are whole numbers."""
     return bool(y.ndim == 1 and np.isfinite(y).all() and (y == np.floor(y)).all())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,16 +217,12 @@ def read_texts(files: list[Path]) -> list[str]:
     return texts
 
 
-def read_encoded_texts(
-    files: list[Path], tokenizer: str | None = None
-) -> tuple[NDArray[Any], Record | None]:
-    """Read text files as tokens."""
-    return encode_texts(read_texts(files), tokenizer)
-
-
 def make_text_files(tokenizer: str | None = None) -> ExampleFiles:
     """Return the ``ExampleFiles`` for text files, converted to tokens by a tokenizer if one is given."""
-    read = partial(read_encoded_texts, tokenizer=tokenizer)
+
+    def read(files: list[Path]) -> tuple[NDArray[Any], Record | None]:
+        return encode_texts(read_texts(files), tokenizer)
+
     return ExampleFiles("texts", frozenset([".txt"]), read, Scale())
 
 

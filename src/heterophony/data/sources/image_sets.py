@@ -286,9 +286,8 @@ def read_tinyimagenet(
         ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
         images = [*list_training_images(files, label), *list_validation_images(files, label)]
-        x = np.empty(
-            (len(images), 3, side, side), np.uint8
-        )  # filled one by one, to avoid a second copy
+        # filled one by one, to avoid a second copy
+        x = np.empty((len(images), 3, side, side), np.uint8)
         for at, (file, _) in enumerate(images):
             x[at] = decode_image(files.read_first(file)[1], files.path / file, side=side)
         labels = read_tinyimagenet_class_names(files, ids)

@@ -227,7 +227,7 @@ def is_reddit(held: UserExamples) -> bool:
 def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Source:
     """Read LEAF's Reddit: lists of tokens whose targets are the next tokens; padding is ignored.
 
-    The vocabulary is that of the training examples.
+    The vocabulary is built from the training examples.
     """
     if request.task != "sequence":
         raise DataError(

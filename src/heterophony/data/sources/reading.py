@@ -268,7 +268,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         try:
             return ALLOWED_GLOBALS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed") from None
 
 
 def unpickle_safely(
@@ -282,7 +282,7 @@ def unpickle_safely(
         return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
     except Exception as error:  # a damaged pickle can raise almost any error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where} is not {what}, refused: {reason}") from None
+        raise DataError(f"{where} is not {what}: {reason}") from None
 
 
 def parse_key(key: object) -> str:

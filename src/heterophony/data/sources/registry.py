@@ -148,7 +148,7 @@ def find_named_clients(name: str, users: str | None = None) -> NamedClients:
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
     """Return the default settings of local SGD for a data set.
 
-    ``shape`` is that of its examples, if known: a user's own file may have the same name.
+    ``shape`` is the shape of its examples, if known; it tells a user's file of the same name apart.
     """
     known = SOURCES.get(name)
     return Training() if known is None or shape not in (None, known.size.shape) else known.training

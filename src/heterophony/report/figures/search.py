@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import matplotlib as mpl
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from ...results.search_tables import SweepRow, SweepTable, TunedAlgorithm, TuneTable
 from ...runs.curves import MeanStd
+from ...runs.events import Measure
 from . import style
 
 LOGARITHMIC = 20  # numbers that differ by this factor are drawn on a logarithmic axis
@@ -41,7 +43,7 @@ def describe_sweep_measure(table: SweepTable) -> str:
 
 def get_sweep_accuracy(row: SweepRow, table: SweepTable) -> MeanStd | None:
     """Return the accuracy to draw for a sweep's row; None if it has none."""
-    measure = row.P if table.by == "P" else row.G
+    measure = row.get_measure(table.by)
     if measure is None:
         return None
     return measure.validation if table.chosen else measure.test
@@ -152,9 +154,10 @@ def draw_tune(table: TuneTable) -> Figure:
     return figure
 
 
-def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
+def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: Measure) -> None:
     """Draw the trials of one algorithm in a tune; trials without a result are crosses at the bottom."""
-    values = [get_validation_accuracy(row, by) for row in algorithm.trials]
+    ranks = [row.rank(by) for row in algorithm.trials]  # minus the validation accuracy
+    values = [None if rank == inf else -rank for rank in ranks]
     measured = {i: v for i, v in enumerate(values, 1) if v is not None}
     axes.plot(list(measured), list(measured.values()), "o", color=style.PALETTE[0], markersize=4)
     best = [max(v for j, v in measured.items() if j <= i) for i in measured]
@@ -166,9 +169,3 @@ def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
     )
     axes.set_title(algorithm.label, loc="left", fontsize=9)
     style.set_percent_axes(axes, "y")
-
-
-def get_validation_accuracy(row: SweepRow, by: str) -> float | None:
-    """Return the validation accuracy of a trial; None without one."""
-    measure = row.P if by == "P" else row.G
-    return measure.validation.mean if measure and measure.validation else None

@@ -68,7 +68,7 @@ EXPLANATION = (
 
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims, or those of one table, as Markdown: decided findings first, then every table."""
+    """Format the page of claims as Markdown: decided findings first, then every table or one table."""
     blocks = [f"# {TITLE}", f"**{summarise_findings(found)}.**", INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
@@ -111,7 +111,7 @@ details { margin: .3rem .6rem; } summary { cursor: pointer; }
 
 
 def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims, or those of one table, as a self-contained HTML page."""
+    """Format the page of claims as self-contained HTML, for every table or one table."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
         f"<p><strong>{escape(summarise_findings(found))}.</strong></p>",
@@ -141,7 +141,7 @@ FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
 
 
 def save_claims(found: Sequence[FindingVerdict], path: Path, table: str | None = None) -> None:
-    """Write the page of claims, all or those of one table, in the format of the path's suffix."""
+    """Write the page of claims, for every table or one table, in the format of the path's suffix."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"-o {path}: must end in {' or '.join(FORMATS)}")
     write_atomically(path, FORMATS[path.suffix](found, table).encode())

@@ -143,7 +143,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
             [
                 name,
                 ", ".join(map(format_protection, start.get("protection", []))) or "–",
-                format_epsilon(curve) if privacy else "–",
+                (f"{curve[-1][1]:.3f}" if curve else "no bound") if privacy else "–",
                 f"{privacy['delta']:g}" if privacy else "–",
                 len(start.get("bad_clients", [])),
             ]
@@ -178,11 +178,6 @@ def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
                 t = event["t"] + 1
                 found[t] = max(found.get(t, 0.0), epsilon)
     return sorted(found.items())
-
-
-def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
-    """Format the ε of a series after the last round."""
-    return f"{curve[-1][1]:.3f}" if curve else "no bound"
 
 
 def format_protection(settings: Mapping[str, Any]) -> str:
@@ -238,7 +233,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
-    """Choose the round whose attacked images are shown, by algorithm: the last, or that of the lowest loss."""
+    """Choose the round whose attacked images are shown, by algorithm: the last round, or the one of the lowest loss level."""
     matched = summary.collect_matched_rounds(records)
     levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
@@ -405,9 +400,8 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
     series, each = build_curves(group, points)
     return {
         "name": name,
-        "key": name.removesuffix(
-            f", {group[0].state}"
-        ),  # without the round, so that it stays the same while a run continues
+        # without the round, so that it stays the same while a run continues
+        "key": name.removesuffix(f", {group[0].state}"),
         **series,
         "runs": [
             build_run_data(run, order.index(run.start["data_sha256"]), curves)

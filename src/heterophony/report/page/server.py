@@ -30,9 +30,8 @@ class ViewWatcher:
     def __init__(self, view_loader: ViewLoader, limit: int) -> None:
         self.view_loader, self.limit = view_loader, limit
         self.subscribers: Counter[tuple[str, ...]] = Counter()
-        self.messages: dict[
-            tuple[str, ...], tuple[bytes, ...]
-        ] = {}  # the parts of each view's message
+        # the parts of each view's message
+        self.messages: dict[tuple[str, ...], tuple[bytes, ...]] = {}
         self.changed = Condition()
         self.closed = False
         Thread(target=self._poll_views, name="watch", daemon=True).start()
