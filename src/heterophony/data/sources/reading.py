@@ -268,7 +268,9 @@ class RestrictedUnpickler(pickle._Unpickler):
         try:
             return ALLOWED_GLOBALS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not allowed") from None
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is not allowed"
+            ) from None
 
 
 def unpickle_safely(

@@ -229,11 +229,6 @@ class View:
     running: frozenset[Path] = frozenset()  # in a run list: the runs that a process is executing
     message_parts: tuple[bytes, ...] = ()  # everything but the boards; the boards
 
-    @property
-    def message(self) -> bytes:
-        """The message for an event stream: all its parts, joined."""
-        return b"".join(self.message_parts)
-
     def render_html(self) -> str:
         """Render the view as a live page."""
         if self.runs:
