@@ -23,7 +23,7 @@ from heterophony.results.search_tables import (
     build_sweep_table,
     format_value,
     shorten_keys,
-    sort_rows,
+    sort_sweep_rows,
 )
 from heterophony.runs.curves import MeanStd
 from heterophony.studies.search import ValueRange, list_combinations, make_trial_label, parse_values
@@ -190,7 +190,7 @@ def row(value: float, valid: float | None, test: float, state: str = "finished")
 
 
 def table(*rows: SweepRow, examples: int = 100) -> SweepTable:
-    return SweepTable(Path("s"), ["training.lr"], "P", sort_rows(rows, "P"), examples)
+    return SweepTable(Path("s"), ["training.lr"], "P", sort_sweep_rows(rows, "P"), examples)
 
 
 def test_rows_are_sorted_by_validation_and_not_by_test():
@@ -220,7 +220,7 @@ def test_there_is_a_picture_of_any_number_of_settings(keys, count, panels):
         measure = SweepMeasure(MeanStd(0.1 * i, 0.01), MeanStd(0.2, 0))
         kept = dict(list(settings.items())[:keys])
         rows.append(SweepRow(kept, [0, 1], [], "finished", measure, None))
-    found = SweepTable(Path("s"), list(rows[0].settings), "P", sort_rows(rows, "P"), 100)
+    found = SweepTable(Path("s"), list(rows[0].settings), "P", sort_sweep_rows(rows, "P"), 100)
     assert len(draw_sweep(found).axes) == panels
 
 

@@ -47,7 +47,7 @@ class RemoteFederation(Federation):
         """Return the number of examples that boards report for each client."""
         return {c: int(getattr(summary, part)) for c, summary in self.summaries.items()}
 
-    def counts(self, part: str = "train") -> NDArray[np.int64]:
+    def count_labels(self, part: str = "train") -> NDArray[np.int64]:
         """Return the label counts that boards report for each client."""
         return np.array([summary.labels for summary in self.summaries.values()], dtype=np.int64)
 
@@ -98,7 +98,7 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
         samples = federation.samples(client, part)
         digest.update(tensor_to_bytes(samples.get_all_stored()))
         digest.update(tensor_to_bytes(samples.labels))
-    counts = tuple(int(n) for n in federation.counts()[i])
+    counts = tuple(int(n) for n in federation.count_labels()[i])
     record = federation.record
     return ClientSummary(
         client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,

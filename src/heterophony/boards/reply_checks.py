@@ -33,7 +33,7 @@ MAX_VALUE = 1e100  # limit for a metric: its square and its sum over all example
 
 def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
     """Raise CodecError unless a reply's metrics have valid names, and values that its client can have."""
-    federation = plan.federation.whole()
+    federation = plan.federation.include_new_clients()
     tested, held_out = (federation.sizes(p)[client] for p in ("test", "validation"))
     limits = {
         **dict.fromkeys(TEST_COUNT_METRICS, tested),
@@ -183,7 +183,7 @@ class ReplyValidator:
 
     def check_measures(self, reply: Reply, job: Job) -> None:
         """Raise CodecError unless a reply has exactly the expected scores and, at the end, the digest."""
-        federation = self.plan.federation.whole()
+        federation = self.plan.federation.include_new_clients()
         tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
         expected = self.list_measures(job)
         if held_out:
@@ -218,7 +218,7 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(form.required - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        samples = self.plan.federation.whole().sizes()[job.client]
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "the tensors that were sent")
         # an absolute limit too: otherwise the model could grow in every round
@@ -264,7 +264,7 @@ class ReplyValidator:
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
         """Return a reply with the weight that the server computes; raise CodecError for false counts."""
-        samples = self.plan.federation.whole().sizes()[job.client]
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         if job.kind != "train":
             return reply
         if reply.samples != samples:

@@ -28,7 +28,7 @@ EnrolmentOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands for boards and the broker to the app."""
     app.command()(server)
     app.command()(board)
     app.command("device", hidden=True)(board)  # former name
@@ -87,7 +87,7 @@ def server(
 
 
 def names_same_code(file: str | None, pairs: list[str], begun: Path) -> bool:
-    """Return True if a command names the same external modules as the run that it continues."""
+    """Return True if ``server`` was called with the same external modules as the run that it continues."""
     from ..core.own_modules import is_own_code
 
     own = {k: name for k, name in options.find_named_code(begun, []).items() if is_own_code(name)}
@@ -223,12 +223,13 @@ def journal(
 
 
 def format_fact(fact: Fact) -> str:
-    """Format an entry of the journal as one line."""
-    details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
+    """Format a journal entry as one line."""
+    details = "; ".join(f"{key} {format_journal_value(v)}" for key, v in fact.details.items())
     return f"{fact.time}  {fact.kind:9} {fact.board:16} {details}".rstrip()
 
 
-def format_value(value: Any) -> str:
+def format_journal_value(value: Any) -> str:
+    """Format a value in the details of a journal entry."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -288,14 +289,14 @@ def run_testbed(
     try:
         if not folder.result_file.exists():
             bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note)
-            supervise(bed, config, folder, list(federation.sizes("test").values()))
+            supervise_testbed(bed, config, folder, list(federation.sizes("test").values()))
     finally:
         folder.close()
     show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
 
 
-def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
-    """Run a testbed and show its progress; ``sizes`` lists each client's number of test examples."""
+def supervise_testbed(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
+    """Run a testbed and show its progress; ``sizes`` has each client's number of test examples."""
     from ..algorithms import get_display_name
     from ..studies.hooks import show_progress
 
@@ -312,7 +313,7 @@ def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int])
 
 
 def list_default_settings(pairs: list[str]) -> list[str]:
-    """List the default settings of a testbed; omit the number of clients if the data name them."""
+    """List the default settings of a testbed, without the number of clients if the data name them."""
     from ..config.keys import expand_section, find_choice
     from ..data.sources import find_named_clients
 

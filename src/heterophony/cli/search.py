@@ -1,4 +1,4 @@
-"""The commands that search settings: ``sweep`` and ``tune``."""
+"""The commands ``sweep`` and ``tune``, which search settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WorkersOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands ``sweep`` and ``tune`` to the app."""
     app.command(cls=options.SeedsCommand)(sweep)
     app.command(cls=options.SeedsCommand)(tune)
 
@@ -82,7 +82,7 @@ def sweep(
 def resume_sweep(
     parent: Path, workers: int | None, json: bool, pairs: Sequence[str], trust: bool
 ) -> None:
-    """Continue the sweep in a folder; ``pairs`` may change the section [engine]."""
+    """Continue the sweep in a folder; ``pairs`` are settings of the engine."""
     from ..studies.search import list_due_folders
     from ..studies.spec import read_spec
 
@@ -208,7 +208,7 @@ def tune(
 def resume_tune(
     parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None, trust: bool
 ) -> None:
-    """Continue the tune in a folder; with ``trust``, import external algorithms."""
+    """Continue the tune in a folder; ``trust`` allows external algorithms."""
     from ..engines.base import prepare_engine
     from ..studies.spec import check_cluster_address
     from ..studies.tune import BASE_FILE, build_tune, read_tune_request
@@ -257,7 +257,7 @@ def run_and_show_trials(
 
 
 def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
-    """Print the settings chosen for every algorithm and how to train with them."""
+    """Print the table of a tune and how to train with the chosen settings."""
     from ..results.search_tables import build_tune_table
 
     keep = plan.request.keep

@@ -255,7 +255,7 @@ def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evid
         return audits
     # all tables: a claim may rest on another table's FedAvg, or on centralised training
     cells = evidence.list_cells_at_scales(load_tables())
-    return [*evidence.match_runs(load_runs(folders, note), cells), *audits]
+    return [*evidence.match_runs_to_cells(load_runs(folders, note), cells), *audits]
 
 
 def is_audit(folder: Path) -> bool:
@@ -338,7 +338,7 @@ def make_stored_run(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> 
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
     return replace(
-        at.describe(run),
+        at.store_run(run),
         variant=f"personal-parameters-{row['private']}",
         evaluated=[],
         curves={},

@@ -245,7 +245,7 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> events.NewCl
     if not new:
         return None
     begun = time.perf_counter()
-    sizes = plan.federation.whole().sizes()
+    sizes = plan.federation.include_new_clients().sizes()
     jobs = build_jobs(plan, server, "join", {c: sizes[c] for c in new})
     replies = list(engine.run(jobs))
     return round_events.make_new_clients_event(

@@ -159,7 +159,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
         **validation,
         **nets,
         "classes": list(federation.labels),
-        "labels": federation.counts().tolist(),
+        "labels": federation.count_labels().tolist(),
         **learned,
         **remark,
         "shared_parameters": sum(v.numel() for v in server.model.values()),
@@ -327,7 +327,7 @@ def make_new_clients_event(
 ) -> events.NewClientsEvent:
     """Make the event of the clients that joined after ``t`` rounds, from one reply of each."""
     new, by_client = plan.federation.new, {r.client: r for r in replies}
-    train, test = (plan.federation.whole().sizes(part) for part in ("train", "test"))
+    train, test = (plan.federation.include_new_clients().sizes(part) for part in ("train", "test"))
     metrics = [by_client[c].metrics for c in new]
     return {
         "event": "new_clients",

@@ -20,7 +20,7 @@ from ..core.settings import construct
 from ..core.status_line import name_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
-from ..data.packing import find_form, pack_examples
+from ..data.packing import find_packing_form, pack_examples
 from ..data.partitioning import partition_source, resolve_skew, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
@@ -112,7 +112,9 @@ def federate(
             federation = partition_source(source, rule, terms, feature_skew, validation_fraction)
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
-    federation = federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+    federation = federation.with_transform(transform, frozen_augment).set_aside_new_clients(
+        new_clients, seed
+    )
     federation = federation.encode_table()
     if client is not None or not isinstance(data, str | Path):
         return federation
@@ -311,7 +313,7 @@ def join_examples(
     xs = [x for p in parts for x in p[::2]]
     ys = [to_array(y) for p in parts for y in p[1::2]]
     counts = [y.shape[0] if y.ndim else 0 for y in ys]
-    if any(find_form(x, n) for x, n in zip(xs, counts, strict=True)):
+    if any(find_packing_form(x, n) for x, n in zip(xs, counts, strict=True)):
         if task == "sequence":
             raise ConfigError("task: 'sequence' needs one array of tokens as examples; pad them")
         x, record = pack_examples(xs, counts)

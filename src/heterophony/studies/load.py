@@ -162,7 +162,7 @@ def read_board_federation(config: Config, path: Path, clients: Sequence[str]) ->
     nothing = torch.empty(0, dtype=torch.int64)
     rows = dict.fromkeys(clients, nothing)
     x = torch.empty(0, *spec.shape, dtype=dtype)
-    return Federation(OWN_DATA, x, nothing, scale, spec.labels, rows, rows).transformed(
+    return Federation(OWN_DATA, x, nothing, scale, spec.labels, rows, rows).with_transform(
         config.data.transform
     )
 

@@ -351,7 +351,7 @@ def resolve_training(
     """Return the training settings of most clients, and by name those of each client that differs."""
     if isinstance(training, Training) and training.has_own_functions:
         plain = replace(training, own_optimizer=None, own_schedule=None)
-        return plain, dict.fromkeys(federation.whole().clients, training)
+        return plain, dict.fromkeys(federation.include_new_clients().clients, training)
     if training is None or isinstance(training, Training):
         return training or usual, {}
     if isinstance(training, Mapping):

@@ -25,7 +25,7 @@ from ..core.randomness import derive_seed, make_generator
 from ..results.search_tables import (
     SWEEP_FILE,
     format_value,
-    group_runs,
+    group_sweep_runs,
     read_sweep,
     read_sweep_file,
     shorten_keys,
@@ -374,7 +374,7 @@ def read_trials(search: Search, folder: Path) -> list[TriedSettings]:
     table = read_sweep(folder, search.by)
     found = {tuple(row.folders): row for row in table.rows}
     tried = []
-    for settings, runs in group_runs(read_sweep_file(folder)["runs"]):
+    for settings, runs in group_sweep_runs(read_sweep_file(folder)["runs"]):
         rank = found[tuple(runs)].rank(search.by)
         tried.append(TriedSettings(settings, -rank if rank != float("inf") else None))
     return tried
@@ -400,7 +400,7 @@ def list_due_trials(
     Limits depend only on finished batches, never on which run finishes first.
     """
     unfinished = list_unfinished_runs(folder)
-    groups = group_runs(read_sweep_file(folder)["runs"])
+    groups = group_sweep_runs(read_sweep_file(folder)["runs"])
     due: dict[RunFolder, tuple[RunSpec, Limits]] = {}
     for number, (settings, runs) in enumerate(groups):
         earlier = groups[: number // BATCH * BATCH]
