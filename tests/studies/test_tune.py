@@ -33,7 +33,7 @@ from heterophony.studies.tune import (
     build_tune,
     parse_own_settings,
     read_tune_request,
-    write_tune_request,
+    write_request,
 )
 
 SPACE = {"lr": ValueRange(0.001, 1.0, False), "n": ValueRange(1, 9, True), "w": ("a", "b")}
@@ -257,11 +257,11 @@ def test_an_algorithm_can_be_added_to_a_tune_but_none_taken_away(tmp_path):
     def ask(*algorithms: str) -> TuneRequest:
         return TuneRequest(list(algorithms), ["lr=0.1,0.2"], [*SMALL], [0], sampler="grid")
 
-    write_tune_request(tmp_path, ask("fedavg"), None)
-    write_tune_request(tmp_path, ask("fedper", "fedavg"), None)
+    write_request(tmp_path, ask("fedavg"), None)
+    write_request(tmp_path, ask("fedper", "fedavg"), None)
     assert read_tune_request(tmp_path) == ask("fedper", "fedavg")
     with pytest.raises(FolderError, match="holds a tune of fedper fedavg: name them too"):
-        write_tune_request(tmp_path, ask("fedper"), None)
+        write_request(tmp_path, ask("fedper"), None)
 
 
 @pytest.mark.parametrize(

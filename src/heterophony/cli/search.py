@@ -182,7 +182,7 @@ def tune(
     To continue, repeat the command with the same --out; with more --trials, only the new ones run.
     """
     from ..engines.base import prepare_engine
-    from ..studies.tune import TuneRequest, build_tune, write_tune_request
+    from ..studies.tune import TuneRequest, build_tune, write_request
 
     engine = [p for p in pairs or [] if p.strip().startswith("engine.")]
     request = TuneRequest(
@@ -201,7 +201,7 @@ def tune(
     config = plan.search.make_first_spec().config
     prepare_engine(config.engine)
     parent = out or options.find_free_folder(f"tune-{Path(config.data.name).stem}")
-    write_tune_request(parent, request, file)
+    write_request(parent, request, file)
     run_and_show_trials(plan, parent, workers, figure, json)
 
 
@@ -231,7 +231,7 @@ def run_and_show_trials(
     from ..results.search_tables import read_tune
     from ..studies.many import RunOptions
     from ..studies.search import run_search
-    from ..studies.tune import write_chosen_settings
+    from ..studies.tune import write_chosen
 
     if not json:
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
@@ -249,7 +249,7 @@ def run_and_show_trials(
     for algorithm in table.algorithms:
         save_figure(draw_sweep(algorithm.sweep), parent / algorithm.label / "sweep.png")
     if not plan.request.keep:
-        write_chosen_settings(plan, parent, table.best)
+        write_chosen(plan, parent, table.best)
     if json:
         terminal.print_json(table.to_dict())
     else:

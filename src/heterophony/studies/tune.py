@@ -241,7 +241,7 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
     return request.trials or max(sizes.values())
 
 
-def write_tune_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
+def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
     """Store the request of a tune in its folder; raise FolderError if that holds other runs."""
     path, content = parent / TUNE_FILE, asdict(request)
     text = "" if file is None else file.read_text(encoding="utf-8")
@@ -284,9 +284,7 @@ def read_tune_request(parent: Path) -> TuneRequest:
     return request
 
 
-def write_chosen_settings(
-    tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]
-) -> None:
+def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]) -> None:
     """Write a configuration with the chosen settings of each algorithm, to train on all examples."""
     for label, settings in chosen.items():
         if settings is None:
