@@ -537,8 +537,10 @@ def test_fedfomo_with_only_its_own_model_is_local():
 
 
 def test_apple_with_fixed_one_hot_weights_is_local(monkeypatch):
-    shares, plain = core_models.compute_shares, APPLE(weight_lr=0.0, scale_lr=False)
-    monkeypatch.setattr(core_models, "compute_shares", lambda c: torch.eye(len(shares(c)))[0])
+    shares, plain = core_models.compute_example_shares, APPLE(weight_lr=0.0, scale_lr=False)
+    monkeypatch.setattr(
+        core_models, "compute_example_shares", lambda c: torch.eye(len(shares(c)))[0]
+    )
     a, b = (played(x, training=MOMENTUM, participation=1.0) for x in (plain, Local()))
     for c, theirs in zip(b.plan.federation.clients, kept(b), strict=True):
         assert same(a._server.memory[f"core/{c}"], theirs["net"])

@@ -18,12 +18,12 @@ from heterophony.core.accelerator import (
     CPU,
     ON_CPU,
     Compute,
-    MemoryUse,
+    GPUMemoryUse,
     WorkerPlace,
     assign_gpu,
     find_device,
-    limit_memory,
-    measure_memory,
+    limit_gpu_memory,
+    measure_gpu_memory,
     prepare_torch,
     prepared_torch,
     translate_device_errors,
@@ -112,7 +112,7 @@ MB = 1 << 20
 def test_the_memory_of_a_measured_job_decides_how_many_workers_share_a_gpu(
     total, free, peak, reserved, workers
 ):
-    assert MemoryUse(peak, reserved, free, total).count_fitting_workers() == workers
+    assert GPUMemoryUse(peak, reserved, free, total).count_fitting_workers() == workers
 
 
 def test_there_is_at_most_one_worker_per_core_and_at_least_one_per_gpu(pretend, monkeypatch):
@@ -132,9 +132,9 @@ def test_memory_is_measured_where_torch_can_tell(monkeypatch):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5, 9))
     monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda device: 3)
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 2)
-    assert measure_memory(CUDA) == MemoryUse(peak=3, reserved=2, free=5, total=9)
-    assert measure_memory(ON_CPU) is None
-    assert measure_memory(Compute(torch.device("mps"))) is None
+    assert measure_gpu_memory(CUDA) == GPUMemoryUse(peak=3, reserved=2, free=5, total=9)
+    assert measure_gpu_memory(ON_CPU) is None
+    assert measure_gpu_memory(Compute(torch.device("mps"))) is None
 
 
 def test_workers_that_share_a_gpu_have_equal_parts_of_its_memory(monkeypatch):
@@ -143,8 +143,8 @@ def test_workers_that_share_a_gpu_have_equal_parts_of_its_memory(monkeypatch):
         "torch.cuda.set_per_process_memory_fraction", lambda part, device: parts.append(part)
     )
     for sharing in (1, 2, 5):
-        limit_memory(CUDA, sharing)
-    limit_memory(ON_CPU, 2)
+        limit_gpu_memory(CUDA, sharing)
+    limit_gpu_memory(ON_CPU, 2)
     assert parts == [0.95 / 2, 0.95 / 5]
 
 

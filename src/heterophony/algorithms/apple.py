@@ -46,7 +46,7 @@ class APPLE(Algorithm):
         sizes = torch.tensor([float(server.samples[c]) for c in others])
         named = {
             f"core/{i}/{k}": v
-            for i in mixing.list_sent(server, client, others, self.downloads)
+            for i in mixing.list_sent_cores(server, client, others, self.downloads)
             for k, v in server.memory[f"core/{others[i]}"].without(*server.statistics).items()
         }
         own = server.memory.get(f"core/{client}", server.model)  # at first the initial model
@@ -68,8 +68,8 @@ class APPLE(Algorithm):
         learned.keep(client)
         if self.downloads is None or self.downloads >= len(learned.p) - 1:
             return client.shared()
-        mixing.keep_received(client)
-        return client.shared() | mixing.choose_wanted(client, learned.p, self.downloads)
+        mixing.keep_received_cores(client)
+        return client.shared() | mixing.choose_wanted_cores(client, learned.p, self.downloads)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         cores = {f"core/{r.client}": r.tensors.without("apple/*") for r in replies}

@@ -15,7 +15,7 @@ import torch
 
 from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
-from .parts.clusters import compute_cosines, split_in_two
+from .parts.clusters import bisect_clients, compute_cosines
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class CFL(Algorithm):
         largest = max(float(u.square().sqrt()) for u in updates)
         if float(whole.square().sqrt()) >= self.eps1 or largest <= self.eps2:
             return of
-        second, across = split_in_two(compute_cosines(updates))
+        second, across = bisect_clients(compute_cosines(updates))
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return of
         return of.index_fill(0, torch.tensor([at[i] for i in second]), int(of.max()) + 1)

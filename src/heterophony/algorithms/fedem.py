@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.clusters import initialise
+from .parts.clusters import reset_layers
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class FedEM(Algorithm):
         if self.components > 1:
             parts = nn.ModuleDict({"base": net.base, "head": net.head})
             copies = (deepcopy(parts) for _ in range(self.components - 1))
-            net.add_module("components", nn.ModuleList(map(initialise, copies)))
+            net.add_module("components", nn.ModuleList(map(reset_layers, copies)))
         return net
 
     def local(self, client: Client) -> Tensors:
         if self.components == 1:
             client.fit()
             return client.shared()
-        shares = self.estimate(client)  # share of each component in each example
+        shares = self.estimate_shares(client)  # share of each component in each example
         client.memory["fedem"] = Tensors({"weights": shares.mean(0)})
         labels = client.data.train.labels
 
@@ -47,7 +47,7 @@ class FedEM(Algorithm):
         return client.shared()
 
     @torch.no_grad()
-    def estimate(self, client: Client) -> Tensor:
+    def estimate_shares(self, client: Client) -> Tensor:
         """Compute the share of each component in each example: the E step."""
         client.net.eval()
         batches = client.data.train.batches(250)
@@ -62,7 +62,7 @@ class FedEM(Algorithm):
     def adapt(self, client: Client) -> None:
         """Estimate the weights of a client that has none yet; the components are not trained."""
         if self.components > 1 and "fedem" not in client.memory:
-            client.memory["fedem"] = Tensors({"weights": self.estimate(client).mean(0)})
+            client.memory["fedem"] = Tensors({"weights": self.estimate_shares(client).mean(0)})
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         return mix_outputs(client.net, x, self.get_weights(client))

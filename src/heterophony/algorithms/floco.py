@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, answer
-from .parts.clusters import initialise
+from .parts.clusters import reset_layers
 from .parts.layers import find_last_linear
 from .parts.mixing import project_onto_simplex, spread_over_simplex
 
@@ -34,7 +34,7 @@ class Floco(Algorithm):
             _, last = find_last_linear(net, True)
             size = (last.in_features, last.out_features)
             corners = (nn.Linear(*size, bias=False) for _ in range(self.vertices - 1))
-            net.add_module("corners", nn.ModuleList(map(initialise, corners)))
+            net.add_module("corners", nn.ModuleList(map(reset_layers, corners)))
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -42,10 +42,10 @@ class Floco(Algorithm):
         return server.model | ({"floco/centre": centres[client]} if client in centres else {})
 
     def local(self, client: Client) -> Tensors:
-        client.fit(lambda x, y: client.loss(self.answer(client, x, self.draw(client)), y))
+        client.fit(lambda x, y: client.loss(self.answer(client, x, self.draw_point(client)), y))
         return client.shared()
 
-    def draw(self, client: Client) -> list[float]:
+    def draw_point(self, client: Client) -> list[float]:
         """Draw a point of the client's region, or of the whole simplex if it has no region yet."""
         if self.vertices == 1:
             return [1.0]

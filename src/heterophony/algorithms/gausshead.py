@@ -13,7 +13,12 @@ from ..core.training import Training
 from .fedreg import FedReG
 from .fedrod import FedRoD
 from .fixhead import FixHead
-from .parts.gaussians import ClassStatistics, collect_statistics, fit_discriminant, get_common
+from .parts.gaussians import (
+    ClassStatistics,
+    collect_class_statistics,
+    fit_discriminant,
+    get_common_statistics,
+)
 from .parts.layers import list_linear_layers
 
 METHODS: dict[str, type[Algorithm]] = {"fixhead": FixHead, "fedrod": FedRoD, "fedreg": FedReG}
@@ -72,8 +77,10 @@ class GaussHead(Algorithm):
         reply = self.trained.local(client)
         if self.share == "nothing":
             return reply
-        own = collect_statistics(client.features(), client.data.train.labels, client.data.classes)
-        get_common(client).move_halfway(own)
+        own = collect_class_statistics(
+            client.features(), client.data.train.labels, client.data.classes
+        )
+        get_common_statistics(client).move_halfway(own)
         return reply | client.shared().only("gaussian.*")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -85,8 +92,10 @@ class GaussHead(Algorithm):
 
     def fit_head(self, client: Client) -> Tensors:
         """Compute the linear discriminant of the client's features, shrunk towards the common statistics."""
-        own = collect_statistics(client.features(), client.data.train.labels, client.data.classes)
-        common = Tensors() if self.share == "nothing" else get_common(client).read()
+        own = collect_class_statistics(
+            client.features(), client.data.train.labels, client.data.classes
+        )
+        common = Tensors() if self.share == "nothing" else get_common_statistics(client).read()
         strengths = (self.mean_examples, self.covariance_examples)
         return fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
 

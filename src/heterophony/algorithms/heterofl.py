@@ -33,14 +33,16 @@ class HeteroFL(Algorithm):
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
-        return cut(server.model, server.shapes.get(client, {}))
+        return slice_tensors(server.model, server.shapes.get(client, {}))
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         """Average each entry over the replies that contain it; an entry in no reply is unchanged."""
         model = server.model
         whole = [k for k, v in model.items() if all(r.tensors[k].shape == v.shape for r in replies)]
         new = mean(replies, *whole) if whole else Tensors()
-        return server.update(new | {k: average(model[k], k, replies) for k in model.keys() - whole})
+        return server.update(
+            new | {k: average_slices(model[k], k, replies) for k in model.keys() - whole}
+        )
 
 
 class Divide(nn.Module):
@@ -54,7 +56,7 @@ class Divide(nn.Module):
         return x / self.by
 
 
-def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+def slice_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Return the part of each tensor that a narrower net has: its first entries along every axis."""
     if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
         return tensors
@@ -62,7 +64,7 @@ def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
     return Tensors({k: v[parts[k]].clone() for k, v in tensors.items()})
 
 
-def average(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
+def average_slices(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
     """Return the weighted mean of each entry of a tensor over the replies that contain it."""
     total = torch.zeros_like(before, dtype=torch.float64)
     weight = torch.zeros_like(total)

@@ -17,7 +17,7 @@ from ..core.net import Net
 from ..core.tensors import Tensors, load_into_net
 
 
-def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
+def load_checkpoint_into(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
     """Return a builder of the same net, with the weights of a checkpoint.
 
     Raise ConfigError if the weights do not match the net.

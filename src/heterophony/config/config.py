@@ -39,15 +39,15 @@ from ..population.availability import Speeds
 from ..population.participation import Participation, Poisson, RandomParticipation
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts
-from .checkpoint import add_adapter, begin_with_checkpoint, use_group_norm
+from .checkpoint import add_adapter, load_checkpoint_into, use_group_norm
 from .nets import (
     ClientNets,
     check_allowed,
     check_nets,
     choose_nets,
     import_own_model,
+    list_group_clients,
     make_library_net,
-    name_clients,
     prepare_own_net,
 )
 from .sections import (
@@ -139,7 +139,7 @@ class Config:
         check_merge(plan)
         return plan
 
-    def begin_with(self, checkpoint: Path | None) -> Config:
+    def with_checkpoint(self, checkpoint: Path | None) -> Config:
         """Return the configuration with ``model.init`` set to this checkpoint; None changes nothing."""
         if checkpoint is None:
             return self
@@ -223,7 +223,7 @@ class Config:
                 self.try_net(name, built[name], federation)
         if self.model.norm == "group":
             built = {name: use_group_norm(build) for name, build in built.items()}
-        start = partial(begin_with_checkpoint, path=self.model.init)
+        start = partial(load_checkpoint_into, path=self.model.init)
         return {
             name: add_adapter(start(build), self.model.adapter) for name, build in built.items()
         }
@@ -278,7 +278,7 @@ class Config:
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
-        model = name_clients(self.model, list(federation.train), self.top.seed)
+        model = list_group_clients(self.model, list(federation.train), self.top.seed)
         if model.group is not None:
             return replace(self, model=model)
         if is_own_code(model.name or "") or is_library_name(model.name or ""):
@@ -511,14 +511,14 @@ def check_protections(config: Config) -> None:
             f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing is sent;"
             " remove this protection"
         )
-    check_order(active)
+    check_protection_order(active)
     for protection in active:
-        check_turns(config, protection)
-        check_size(config, protection)
+        check_replacement(config, protection)
+        check_reply_count(config, protection)
         protection.check_run(describe_run(config, tuple(active)))
 
 
-def check_order(active: Sequence[Protection]) -> None:
+def check_protection_order(active: Sequence[Protection]) -> None:
     """Raise ConfigError for two kinds of privacy, two encodings, or client-side work after an encoding."""
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
@@ -535,7 +535,7 @@ def check_order(active: Sequence[Protection]) -> None:
             )
 
 
-def check_turns(config: Config, protection: Protection) -> None:
+def check_replacement(config: Config, protection: Protection) -> None:
     """Raise ConfigError if a client may be drawn twice in a round but may reply only once."""
     if protection.once_per_round and getattr(config.participation, "replacement", False):
         raise ConfigError(
@@ -544,7 +544,7 @@ def check_turns(config: Config, protection: Protection) -> None:
         )
 
 
-def check_size(config: Config, protection: Protection) -> None:
+def check_reply_count(config: Config, protection: Protection) -> None:
     """Raise ConfigError if a protection needs more replies than a round has."""
     rule = config.participation
     if config.algorithm.everybody:
@@ -599,7 +599,7 @@ def settle_protections(config: Config) -> Config:
     return replace(config, top=top, protections=tuple(settled))
 
 
-def check_kind_chosen(protections: Sequence[Protection], participation: Any) -> None:
+def check_participation_kind(protections: Sequence[Protection], participation: Any) -> None:
     """Raise ConfigError for a target ε without ``participation.kind``, on which the noise depends."""
     targets = [p for p in protections if getattr(p, "epsilon", None) is not None]
     if targets and not (isinstance(participation, dict) and "kind" in participation):

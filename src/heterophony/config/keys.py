@@ -148,7 +148,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
     """List every key of a configuration with these algorithms and this kind of partition."""
     known = [*TOP_KEYS, "algorithm.name"]
     for name in algorithms:
-        known += list_class_keys("algorithm", find_class(name, trust))
+        known += list_class_keys("algorithm", find_algorithm_class(name, trust))
     for section, cls in SECTIONS.items():
         known += list_class_keys(section, cls)
     known += list_class_keys("participation", Uniform) + list_class_keys("participation", Faults)
@@ -160,7 +160,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
     return list(dict.fromkeys(known))
 
 
-def find_class(name: str, trust: bool) -> type | None:
+def find_algorithm_class(name: str, trust: bool) -> type | None:
     """Return the class of an algorithm, or None if it does not exist, which is reported later."""
     try:
         return get_algorithm_class(name, trust)
@@ -195,39 +195,45 @@ Schema = dict[str, Any]
 
 def build_schema() -> Schema:
     """Return the schema of a whole configuration."""
-    properties = describe_class(TopSection)
-    properties |= {name: make_table(describe_class(cls)) for name, cls in SECTIONS.items()}
+    properties = make_class_schema(TopSection)
+    properties |= {
+        name: make_table_schema(make_class_schema(cls)) for name, cls in SECTIONS.items()
+    }
     properties["data"]["properties"] |= {
-        "partition": make_choice("kind", PARTITIONS),
-        "feature_skew": make_choice("kind", SKEWS),
+        "partition": make_choice_schema("kind", PARTITIONS),
+        "feature_skew": make_choice_schema("kind", SKEWS),
     }
     properties["model"]["properties"] |= {
-        "adapter": make_choice("kind", ADAPTERS),
-        "group": {"type": "array", "items": make_table(describe_class(NetGroup)), "minItems": 1},
+        "adapter": make_choice_schema("kind", ADAPTERS),
+        "group": {
+            "type": "array",
+            "items": make_table_schema(make_class_schema(NetGroup)),
+            "minItems": 1,
+        },
     }
     algorithms = {name: get_algorithm_class(name) for name in ALGORITHM_CLASSES}
-    properties["algorithm"] = make_choice("name", algorithms, open_ended=True)
-    properties["participation"] = make_table(
-        describe_class(Uniform)
-        | describe_class(Faults)
+    properties["algorithm"] = make_choice_schema("name", algorithms, open_ended=True)
+    properties["participation"] = make_table_schema(
+        make_class_schema(Uniform)
+        | make_class_schema(Faults)
         | {
             "kind": {"enum": ["uniform", "poisson"]},
-            "skew": make_table(describe_class(ParticipationSkew)),
+            "skew": make_table_schema(make_class_schema(ParticipationSkew)),
             "availability": {"type": ["number", "object"]},
         }
     )
     protections = {kind: get_protection_class(kind) for kind in PROTECTION_CLASSES}
-    properties["protection"] = {"type": "array", "items": make_choice("kind", protections)}
-    properties["attack"] = make_table(describe_class(Attack))
-    return {"$schema": DIALECT, "title": "heterophony", **make_table(properties)}
+    properties["protection"] = {"type": "array", "items": make_choice_schema("kind", protections)}
+    properties["attack"] = make_table_schema(make_class_schema(Attack))
+    return {"$schema": DIALECT, "title": "heterophony", **make_table_schema(properties)}
 
 
-def make_table(properties: Schema) -> Schema:
+def make_table_schema(properties: Schema) -> Schema:
     """Return the schema of a TOML table that has only these keys."""
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def make_choice(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
+def make_choice_schema(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
     """Return the schema of a table in which one key names the class that defines the other keys.
 
     With ``open_ended``, that key may also name a user's class.
@@ -235,22 +241,22 @@ def make_choice(key: str, classes: Mapping[str, type], open_ended: bool = False)
     names: Schema = {"enum": list(classes)}
     rules = []
     for name, cls in classes.items():
-        allowed = make_table({key: {}, **describe_class(cls)})
+        allowed = make_table_schema({key: {}, **make_class_schema(cls)})
         chosen = {"properties": {key: {"const": name}}, "required": [key]}
         rules.append({"if": chosen, "then": allowed})
     how: Schema = {"anyOf": [names, {"type": "string"}]} if open_ended else names
     return {"type": "object", "properties": {key: how}, "allOf": rules}
 
 
-def describe_class(cls: type) -> Schema:
+def make_class_schema(cls: type) -> Schema:
     """Return the schema of every setting of a class."""
     if not dataclasses.is_dataclass(cls):
         return {}
     hints = get_type_hints(cls)
-    return {f.name: describe_setting(f, hints[f.name]) for f in list_settings(cls)}
+    return {f.name: make_setting_schema(f, hints[f.name]) for f in list_settings(cls)}
 
 
-def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
+def make_setting_schema(f: dataclasses.Field[Any], hint: Any) -> Schema:
     """Return the schema of one setting: type or choices, range, default and description."""
     about: Schema = {"description": f.metadata["doc"]} if f.metadata.get("doc") else {}
     if isinstance(f.default, bool | int | str) or (
@@ -271,7 +277,7 @@ def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
     return about
 
 
-def find_setting(key: str) -> Schema | None:
+def find_setting_schema(key: str) -> Schema | None:
     """Return the schema of one setting by its dotted key; None if it does not exist or depends on other settings."""
     found: Any = build_schema()
     for part in key.split("."):

@@ -45,7 +45,7 @@ class ClientNets:
     net_of: Mapping[str, str]
 
 
-def list_groups(model: ModelSection) -> list[NetGroup]:
+def list_net_groups(model: ModelSection) -> list[NetGroup]:
     """List the groups of nets that [model] names; the list is empty if all clients have the same net."""
     if model.groups is None:
         return [NetGroup(**group) for group in model.group or ()]
@@ -53,7 +53,7 @@ def list_groups(model: ModelSection) -> list[NetGroup]:
     return [NetGroup(name, share=1 / len(names)) for name in names]
 
 
-def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
+def assign_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
     """Return the name of each client's net; clients that no group names are distributed by shares."""
     dealt = dict[str, str]()
     for group in groups:
@@ -84,14 +84,14 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
     return {c: dealt[c] for c in clients}
 
 
-def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
+def list_group_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
     """Return [model] with every group's clients listed, or unchanged if there are no groups."""
-    if not list_groups(model):
+    if not list_net_groups(model):
         return model
     found = dict[str, list[str]]()
-    for client, name in deal_nets(list_groups(model), clients, seed).items():
+    for client, name in assign_nets(list_net_groups(model), clients, seed).items():
         found.setdefault(name, []).append(client)
-    order = dict.fromkeys(find_model_name(group.name) for group in list_groups(model))
+    order = dict.fromkeys(find_model_name(group.name) for group in list_net_groups(model))
     named = [{"name": name, "clients": found[name]} for name in order if name in found]
     if len(named) == 1:
         return replace(model, name=named[0]["name"], group=None, groups=None)  # type: ignore[arg-type]
@@ -106,9 +106,9 @@ def choose_nets(
     ``head_depth`` is that of the algorithm's paper. Groups list all their clients, although a board
     has only its own.
     """
-    groups = list_groups(model)
+    groups = list_net_groups(model)
     if any(group.share is not None for group in groups):
-        groups = list_groups(name_clients(model, list(federation.train), seed))
+        groups = list_net_groups(list_group_clients(model, list(federation.train), seed))
     if not groups:
         return None
     net_of = {c: find_model_name(group.name) for group in groups for c in group.clients or ()}

@@ -20,7 +20,7 @@ from ..data.sources import choose_default_training, find_named_clients
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
 from . import keys
-from .config import Config, check_kind_chosen, settle_protections
+from .config import Config, check_participation_kind, settle_protections
 from .nets import check_model_name
 from .sections import (
     SECTIONS,
@@ -142,7 +142,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
         sections["model"] = replace(model, name=check_model_name(model.name, trust))
     participation, faults = parse_participation(raw.get("participation", {}))
     protections = build_protections(raw.get("protection", ()))
-    check_kind_chosen(protections, raw.get("participation"))
+    check_participation_kind(protections, raw.get("participation"))
     config = Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in keys.TOP_KEYS}),
         algorithm=construct_algorithm(get_algorithm_class(name, trust), settings),

@@ -59,7 +59,7 @@ def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
     """Open a file for reading; refuse pipes, devices, folders and files larger than ``limit`` bytes."""
     # without O_NONBLOCK, a pipe would wait for a writer
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(check_regular(fd, limit), "rb")
+    return os.fdopen(check_regular_file(fd, limit), "rb")
 
 
 def is_file(path: Path) -> bool:
@@ -70,7 +70,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def check_regular(fd: int, limit: int | None = None) -> int:
+def check_regular_file(fd: int, limit: int | None = None) -> int:
     """Return the file descriptor; if its file is not regular or is too large, close it and raise an error."""
     try:
         status = os.fstat(fd)
@@ -197,7 +197,7 @@ def open_to_append(path: Path) -> BinaryIO:
         if error.errno == errno.ELOOP:
             raise UnsuitableFileError("it is a link to another file") from None
         raise
-    return os.fdopen(check_regular(fd), "ab")
+    return os.fdopen(check_regular_file(fd), "ab")
 
 
 def truncate_file(path: Path, size: int) -> None:
@@ -404,7 +404,7 @@ def find_archive(path: Path, name: str) -> Path | None:
 
 
 @contextmanager
-def unpack(archive: Path) -> Iterator[Path]:
+def unpack_archive(archive: Path) -> Iterator[Path]:
     """Extract an archive into a temporary folder that exists inside the block.
 
     Raise FolderError if the archive is damaged, has a file outside its folder, or would become
@@ -420,7 +420,7 @@ def extract(archive: Path, folder: Path) -> None:
     with translate_disk_errors(archive), open_regular_file(archive, ARCHIVE_LIMIT) as file:
         try:
             with zipfile.ZipFile(file) as content:
-                for member in check_members(content.infolist(), archive.stat().st_size):
+                for member in check_archive_members(content.infolist(), archive.stat().st_size):
                     target = folder / member.filename
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(content.read(member))  # at most the size that was checked
@@ -428,7 +428,7 @@ def extract(archive: Path, folder: Path) -> None:
             raise UnsuitableFileError("it is not a complete .zip archive") from None
 
 
-def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.ZipInfo]:
+def check_archive_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.ZipInfo]:
     """Return the files among the members; refuse names outside the folder and content that is too large."""
     if len(members) > MEMBER_LIMIT:
         raise UnsuitableFileError(f"it has more than {MEMBER_LIMIT} files")

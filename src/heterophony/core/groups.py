@@ -327,13 +327,13 @@ def check_pass(one: DirectPass) -> tuple[bool, int]:
     for size in sorted(set(one.sizes)):
         key = (one.shape_key, size)
         if key not in VERDICTS:
-            VERDICTS[key] = try_shape(one, size)
+            VERDICTS[key] = compare_with_autograd(one, size)
         found.append(VERDICTS[key])
     packings = [packing for _, packing in found]
     return all(alone for alone, _ in found), max(packings) if all(packings) else 0
 
 
-def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
+def find_fastest_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
     """Return the fastest way to train a net with the same bits as autograd: "groups", "direct" or "autograd"."""
     one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
     if one is None or how.clip_norm is not None:
@@ -343,7 +343,7 @@ def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> 
     return "groups" if alone and packing else "direct" if alone else "autograd"
 
 
-def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
+def compare_with_autograd(one: DirectPass, size: int) -> tuple[bool, int]:
     """Train on mini-batches of this size with and without autograd; return the result as ``check_pass`` does."""
     count = GROUP_SIZE if one.has_small_net else 1
     test = SelfTest(one, size, count)

@@ -84,7 +84,7 @@ def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
         known: nn.Module = memo[id(module)]
         return known
     kind: Any = type(module)
-    if not is_plain(kind) or "_compiled_call_impl" in module.__dict__:
+    if not is_copied_plainly(kind) or "_compiled_call_impl" in module.__dict__:
         return deepcopy(module, memo)
     copy: nn.Module = kind.__new__(kind)
     memo[id(module)] = copy
@@ -116,7 +116,7 @@ def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def is_plain(kind: Any) -> bool:
+def is_copied_plainly(kind: Any) -> bool:
     """Return True if ``deepcopy`` would copy a module of this class attribute by attribute."""
     return (
         not hasattr(kind, "__deepcopy__")
@@ -142,7 +142,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     """Copy tensors into the parameters and buffers of the same names; return the unknown names."""
     if not tensors:
         return []
-    parts = list(walk(module, ""))
+    parts = list(walk_modules(module, ""))
     if all(is_loaded_plainly(part) for _, part in parts):
         own = {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
         if all(k in own and own[k].shape == v.shape for k, v in tensors.items()):
@@ -154,12 +154,12 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     return list(module.load_state_dict(tensors, strict=False).unexpected_keys)
 
 
-def walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+def walk_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     """Iterate over a module and its parts, with the prefix that their names have in ``state_dict``."""
     yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
-            yield from walk(child, f"{prefix}{name}.")
+            yield from walk_modules(child, f"{prefix}{name}.")
 
 
 def is_loaded_plainly(module: nn.Module) -> bool:
@@ -175,7 +175,7 @@ def is_loaded_plainly(module: nn.Module) -> bool:
 
 def list_state(module: nn.Module) -> Mapping[str, Tensor]:
     """Return the tensors of ``state_dict`` by name, faster if no module has its own way of listing them."""
-    parts = list(walk(module, ""))
+    parts = list(walk_modules(module, ""))
     if all(is_stored_plainly(part) for _, part in parts):
         return {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
     state: Mapping[str, Tensor] = module.state_dict()
@@ -195,7 +195,7 @@ def is_stored_plainly(module: nn.Module) -> bool:
 
 def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Iterate over the names and tensors of ``state_dict``, but faster."""
-    for prefix, part in walk(module, ""):
+    for prefix, part in walk_modules(module, ""):
         yield from list_own_tensors(prefix, part)
 
 

@@ -95,7 +95,7 @@ class Record:
             if lengths is not None:
                 values = values[:, : int(lengths.max())]
                 if field.mask:
-                    masks[field.mask] = mark_known(lengths, values.shape[1])
+                    masks[field.mask] = make_padding_mask(lengths, values.shape[1])
             inputs[field.name] = values if as_stored else field.convert(values)
         return self.arrange(inputs, masks)
 
@@ -106,7 +106,7 @@ class Record:
         return (*inputs.values(), *masks.values())
 
 
-def mark_known(lengths: Tensor, longest: int) -> Tensor:
+def make_padding_mask(lengths: Tensor, longest: int) -> Tensor:
     """Return a mask, batch × longest: True where a sequence has a value."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
@@ -115,7 +115,7 @@ def pad_sequences(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Stack sequences of different lengths, padded with 0; also return the mask of their values."""
     lengths = torch.tensor([len(s) for s in sequences])
     stacked = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-    return stacked, mark_known(lengths, stacked.shape[1])
+    return stacked, make_padding_mask(lengths, stacked.shape[1])
 
 
 @dataclass(frozen=True)

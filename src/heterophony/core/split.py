@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .errors import ConfigError, HeterophonyError, suggest_or_list
+from .errors import ConfigError, HeterophonyError, get_first_line, suggest_or_list
 from .net import Net
 from .randomness import seeded
 from .records import find_record
@@ -46,7 +46,7 @@ class Origin:
         if self.cut.way != "replace":
             return self.traced
         copy = deepcopy(net)
-        set_submodule(copy.base, str(self.cut.head), copy.head)
+        copy.base.set_submodule(str(self.cut.head), copy.head)
         return copy.base
 
 
@@ -105,7 +105,7 @@ def cut_module(module: nn.Module, cut: Cut) -> Net:
     if cut.way == "trace":
         return Net(*cut_graph(module, trace_module(module, [head]), head))
     last = module.get_submodule(head)
-    set_submodule(module, head, nn.Identity())
+    module.set_submodule(head, nn.Identity())
     return Net(module, last)
 
 
@@ -192,7 +192,7 @@ def list_children(module: nn.Module, prefix: str = "") -> list[str]:
 
 
 @dataclass
-class Record:
+class CallRecord:
     """The calls of all modules in one forward."""
 
     order: list[str]
@@ -204,7 +204,7 @@ class Record:
         return self.order.count(head) == 1 and head in self.with_one_tensor & self.returned
 
 
-def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
+def choose_way(module: nn.Module, head: str, record: CallRecord | None) -> Cut:
     """Choose how to cut at this child: only the child, or the child and all that follows it."""
     copy = deepcopy(module)
     try:
@@ -222,12 +222,12 @@ def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
     return Cut(head, "trace")
 
 
-def record_calls(module: nn.Module, example: Tensor) -> Record:
+def record_calls(module: nn.Module, example: Tensor) -> CallRecord:
     """Call a copy of the module on the example, and record the calls of all modules in it."""
-    copy, record = deepcopy(module), Record([], set(), set())
+    copy, record = deepcopy(module), CallRecord([], set(), set())
     outputs: list[tuple[str, Any]] = []
 
-    def note(path: str, args: Any, kwargs: Any, output: Any) -> None:
+    def record_call(path: str, args: Any, kwargs: Any, output: Any) -> None:
         record.order.append(path)
         outputs.append((path, output))
         if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:
@@ -235,7 +235,7 @@ def record_calls(module: nn.Module, example: Tensor) -> Record:
 
     for path, child in copy.named_modules():
         if path:
-            hook = partial(lambda path, _, *call: note(path, *call), path)
+            hook = partial(lambda path, _, *call: record_call(path, *call), path)
             child.register_forward_hook(hook, with_kwargs=True)
     result = call_module(copy.train(), example)
     record.returned = {path for path, output in outputs if output is result}
@@ -317,8 +317,9 @@ def call_any_module(module: nn.Module, example: Tensor) -> Any:
     except Exception as error:  # a user's forward may raise anything
         record = find_record(module)
         shape = record.describe() if record else "×".join(map(str, example.shape[1:]))
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ConfigError(f"{name} cannot process examples of {shape}: {reason}") from None
+        raise ConfigError(
+            f"{name} cannot process examples of {shape}: {get_first_line(error)}"
+        ) from None
     return output
 
 
@@ -336,9 +337,3 @@ def make_split_error(module: nn.Module, reason: str) -> ConfigError:
 def has_parameters(module: nn.Module) -> bool:
     """Return True if a module or one of its children has parameters."""
     return any(True for _ in module.parameters())
-
-
-def set_submodule(module: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the child at this path."""
-    parent, _, name = path.rpartition(".")
-    setattr(module.get_submodule(parent), name, new)

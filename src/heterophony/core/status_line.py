@@ -98,7 +98,7 @@ class NotebookLine:
 
 
 @contextmanager
-def name_slow_work(what: str) -> Iterator[None]:
+def show_slow_work(what: str) -> Iterator[None]:
     """Show a status line while the block runs, after 2 seconds (terminal) or 30 seconds (log)."""
     begun = time.monotonic()
     patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS

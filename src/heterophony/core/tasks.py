@@ -230,7 +230,7 @@ def choose_metrics(
     found = []
     for item in chosen:
         if callable(item):
-            found.append(Metric(name_function(item, key), item))
+            found.append(Metric(name_own_metric(item, key), item))
             continue
         name = str(item).lower()
         metric = METRICS.get(name)
@@ -251,7 +251,7 @@ def choose_metrics(
     return tuple(found)
 
 
-def name_function(function: MetricFunction, key: str) -> str:
+def name_own_metric(function: MetricFunction, key: str) -> str:
     """Return the name of a user's metric; raise ConfigError if it is no identifier or a built-in metric."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .errors import get_first_line
 from .records import find_record
 
 CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creates
@@ -76,7 +77,7 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
         training = ChildTracer(opened).trace(module.train())
         evaluation = ChildTracer(opened).trace(other.eval())
     except Exception as error:  # a forward may do anything with the stand-ins for its tensors
-        reason = str(error).strip().split("\n")[0]
+        reason = get_first_line(error)
         raise UntraceableError(f"torch.fx cannot follow its forward ({reason})") from None
     finally:
         for m, mode in modes.items():
@@ -150,8 +151,8 @@ def cut_graph(module: nn.Module, graph: fx.Graph, head: str) -> tuple[nn.Module,
 
     Both parts share their children with the module. Only a single tensor may cross the cut.
     """
-    features, after = find_cut(graph, head)
-    computed = list_computed(graph)
+    features, after = find_crossing_value(graph, head)
+    computed = list_input_dependents(graph)
     base, rest = fx.Graph(), fx.Graph()
     start = rest.placeholder("features")
     copy_operations(graph, base, add_constants(computed - after, computed), {}, features)
@@ -176,7 +177,7 @@ def copy_operations(
     part.output(copies[output])
 
 
-def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
+def find_crossing_value(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
     """Find the value that is passed to the head, and all operations that depend on the head's call."""
     calls = [n for n in graph.nodes if n.op == "call_module" and n.target == head]
     if len(calls) != 1:
@@ -184,7 +185,7 @@ def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
     inputs = calls[0].all_input_nodes
     if len(inputs) != 1 or len(calls[0].args) != 1 or calls[0].args[0] is not inputs[0]:
         raise UntraceableError(f"'{head}' is called with more than one tensor")
-    computed = list_computed(graph)
+    computed = list_input_dependents(graph)
     after = list_dependents(graph, calls)
     crossing = {n for m in after for n in m.all_input_nodes if n in computed and n not in after}
     if get_output(graph) not in after:
@@ -194,7 +195,7 @@ def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
     return inputs[0], after
 
 
-def list_computed(graph: fx.Graph) -> set[fx.Node]:
+def list_input_dependents(graph: fx.Graph) -> set[fx.Node]:
     """List all operations that depend on the module's input."""
     return list_dependents(graph, [n for n in graph.nodes if n.op == "placeholder"])
 

@@ -32,7 +32,7 @@ class Optimizer(ABC):
         if sum(len(group) for _, group in groups) > len(named):
             raise ValueError(f"a parameter has two learning rates: {', '.join(rates)}")
         self.groups = [
-            (lr * factor, names) for lr, group in groups for names in part_by_dtype(group)
+            (lr * factor, names) for lr, group in groups for names in group_by_dtype(group)
         ]
 
     def zero_grad(self) -> None:
@@ -54,7 +54,7 @@ class Optimizer(ABC):
         }
 
 
-def part_by_dtype(named: Tensors) -> list[list[str]]:
+def group_by_dtype(named: Tensors) -> list[list[str]]:
     """Group the names of parameters by dtype: a call of a kernel accepts only one dtype."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():

@@ -18,7 +18,13 @@ from typing import Self
 
 import torch
 
-from ..core.accelerator import Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
+from ..core.accelerator import (
+    Compute,
+    GPUMemoryUse,
+    WorkerPlace,
+    limit_gpu_memory,
+    measure_gpu_memory,
+)
 from ..core.algorithm import Reply
 from ..core.errors import EngineError
 from ..core.files import remove_unfinished_files
@@ -35,7 +41,7 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
-    memory_use: MemoryUse | None = None  # on its GPU, after its last batch
+    memory_use: GPUMemoryUse | None = None  # on its GPU, after its last batch
 
 
 class Pool(base.Engine):
@@ -129,9 +135,9 @@ class Pool(base.Engine):
                 yield from replies
         for client in disturbed:
             remove_unfinished_files(self.client_store.client_folder(client))
-        self.forget_sent()
+        self.delete_sent_files()
 
-    def forget_sent(self) -> None:
+    def delete_sent_files(self) -> None:
         """Forget the tensors sent in this round, and delete their files."""
         for message in self.encode.clear():
             if message is not None:
@@ -174,7 +180,7 @@ def receive_replies(worker: Worker) -> list[Reply] | None:
     return received.decode()
 
 
-def strip_data(plan: Plan) -> Plan:
+def strip_plan_data(plan: Plan) -> Plan:
     """Return the plan without its data, which workers open from files."""
     empty = torch.empty(0)
     bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
@@ -183,7 +189,7 @@ def strip_data(plan: Plan) -> Plan:
 
 def pickle_plan(plan: Plan) -> bytes:
     """Pickle the plan, only for our own child processes."""
-    return wire.pickle_for_children(strip_data(plan))
+    return wire.pickle_for_children(strip_plan_data(plan))
 
 
 # In the worker ------------------------------------------------------------------------------
@@ -230,11 +236,11 @@ def run_batch(
 ) -> None:
     """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
     batch, sharing = pipe.recv()
-    limit_memory(compute, sharing)  # others may have arrived
+    limit_gpu_memory(compute, sharing)  # others may have arrived
     jobs = batch.decode(cache)
     first = jobs[0]
     with send_errors(pipe, f"client {first.client}, round {first.t}"):
         replies = work_together(plan, jobs, client_store, compute)
         name = f"{os.getpid()}-{first.kind}-{first.t}-{first.turn}"
         path = client_store.scratch / "up" / f"{name}-{encode_folder_name(first.client)}"
-        pipe.send((wire.ReplyBatch.encode(replies, path), measure_memory(compute)))
+        pipe.send((wire.ReplyBatch.encode(replies, path), measure_gpu_memory(compute)))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
-from ..core.errors import EngineError
+from ..core.errors import EngineError, get_first_line
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
 from ..core.samples import ALIGNMENT
@@ -298,7 +298,7 @@ def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
     try:
         return copy(value), ""
     except Exception as error:  # an object of a user can raise anything
-        return None, str(error).strip().split("\n")[0] or type(error).__name__
+        return None, get_first_line(error)
 
 
 def is_main_importable() -> bool:
@@ -315,9 +315,8 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
         load_sources(sources or {})
         return pickle.loads(content)
     except Exception as error:  # importing a user's module can raise anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise EngineError(
-            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
+            f"the pool's workers cannot load this algorithm or model ({get_first_line(error)}); define it at the"
             ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
         ) from None
 

@@ -124,7 +124,7 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
     server = plan.create_initial_server()
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
-        merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
+        merge_simulated(plan, server, [Reply("", "train", sent, 0, 1.0)])
     except Exception:  # an algorithm may fail in any way on such a reply
         raise ConfigError(
             f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
@@ -171,7 +171,9 @@ def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent
             replace(r, tensors=other.tensors, samples=other.samples, metrics=other.metrics)
             for r, other in zip(replies, [*replies[1:], replies[0]], strict=True)
         ]
-    return are_close(merge(plan, server, replies), merge(plan, server, changed))
+    return are_servers_close(
+        merge_simulated(plan, server, replies), merge_simulated(plan, server, changed)
+    )
 
 
 def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
@@ -187,15 +189,15 @@ def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
     ]
 
 
-def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
+def merge_simulated(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
     """Merge simulated replies with the random draws of the server's round."""
     with seeded(plan.seed, "merge", server.t):
         return plan.algorithm.merge(server, replies)
 
 
-def are_close(a: Server, b: Server) -> bool:
+def are_servers_close(a: Server, b: Server) -> bool:
     """Return True if two states of the server are close in all tensors of the model and the memory."""
-    for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
+    for x, y in ((flatten_server(a), flatten_server(b)), (flatten_server(b), flatten_server(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:
                 return False
@@ -205,7 +207,7 @@ def are_close(a: Server, b: Server) -> bool:
     return True
 
 
-def flatten(server: Server) -> Tensors:
+def flatten_server(server: Server) -> Tensors:
     """Return all tensors of the server's model and memory, under unique names."""
     groups = {"model": server.model, **server.memory}
     return Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

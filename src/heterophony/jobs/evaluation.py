@@ -48,12 +48,12 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
             models["G"] = models["P"]
         elif generic := build_generic_model(plan, job, client, client_store):
             models["G"] = generic
-    metrics = measure(plan, client, models, client.data.test)
+    metrics = measure_models(plan, client, models, client.data.test)
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
         held_out = place_samples(held_out, get_compute(), (job.client, "validation"))
         valid = {f"{k}_valid": model for k, model in models.items()}
-        metrics |= measure(plan, client, valid, held_out)
+        metrics |= measure_models(plan, client, valid, held_out)
     tested = len(client.data.test)
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
@@ -72,7 +72,7 @@ def build_generic_model(
     return partial(algorithm.generic, generic)
 
 
-def measure(
+def measure_models(
     plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
 ) -> dict[str, float]:
     """Compute the score, the loss and all metrics of each model on a client's examples.

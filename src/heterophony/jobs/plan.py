@@ -16,7 +16,7 @@ from ..core.accelerator import Compute, computing, get_compute
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
 from ..core.client import Client, count_examples
 from ..core.errors import ConfigError
-from ..core.groups import is_small_and_plain, try_training
+from ..core.groups import find_fastest_training, is_small_and_plain
 from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
@@ -149,7 +149,7 @@ class Plan:
             map(is_small_and_plain, self.templates.values())
         )
 
-    def try_training(self, compute: Compute) -> str:
+    def find_fastest_training(self, compute: Compute) -> str:
         """Return the fastest way to train with the same bits as autograd: "groups", "direct" or "autograd"."""
         name = next((c for c, n in self.federation.sizes().items() if n), None)
         if not compute.fast or compute.precision != "float32" or name is None:
@@ -161,7 +161,7 @@ class Plan:
                 samples = self.load_data(name, compute).train
                 net = compute.place_net(copy_module(self.get_template(name)))
                 how = self.get_training(name)
-                return try_training(net, self.loss or self.task.loss, how, samples)
+                return find_fastest_training(net, self.loss or self.task.loss, how, samples)
         finally:
             torch.set_num_threads(threads)
 
@@ -189,19 +189,19 @@ class Plan:
     @property
     def start_sha256(self) -> str:
         """Digest of the initial net or nets, including given tensors."""
-        return self.join_tensors(
+        return self.join_net_tensors(
             Tensors(net.state_dict()) for net in self.templates.values()
         ).digest()
 
     @property
     def given(self) -> Tensors:
         """The tensors that were frozen when the run started: equal in every copy of a net, never sent."""
-        return self.join_tensors(
+        return self.join_net_tensors(
             Tensors(net.state_dict()).only(*self.list_names(net, 0, "given"))
             for net in self.templates.values()
         )
 
-    def join_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
+    def join_net_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
         """Join the tensors of all nets; if clients have different nets, prefix them with the net's name."""
         parts = zip(self.templates, of_nets, strict=True)
         return Tensors({f"{n}|{k}" if n else k: v for n, part in parts for k, v in part.items()})
@@ -227,9 +227,9 @@ class Plan:
             for kind in ("shared", "personal")
         )
         average = personal if self.averages_personal else Tensors()
-        return self.complete(Server(0, self.federation.sizes(), model, average=average))
+        return self.complete_server(Server(0, self.federation.sizes(), model, average=average))
 
-    def complete(self, server: Server) -> Server:
+    def complete_server(self, server: Server) -> Server:
         """Return a server with the facts that a commit does not hold: the kind of each tensor."""
         shapes = dict[str, Mapping[str, tuple[int, ...]]]()
         if self.algorithm.needs_nets == "slices":
@@ -356,7 +356,7 @@ class Plan:
         data = self.federation.data(client)
         if self.attack.is_active:
             data = self.attack.falsify_labels(data, client, self.federation.clients, self.seed)
-        compute.resident.serve(self.federation)
+        compute.resident.serve_federation(self.federation)
         return place_data(data, compute, client)
 
     def build_client(

@@ -15,9 +15,9 @@ from torch import Tensor
 from ..core.accelerator import (
     ON_CPU,
     Compute,
-    bring_back,
-    bring_back_memory,
     computing,
+    copy_memory_to_cpu,
+    copy_to_cpu,
     translate_device_errors,
 )
 from ..core.algorithm import Algorithm, Reply
@@ -124,7 +124,7 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
         computing(compute if job.custom_work is None else ON_CPU),
         translate_device_errors(f"client {job.client}, round {job.t}"),
     ):
-        return do_job(plan, job, client_store)
+        return run_job(plan, job, client_store)
 
 
 def work_together(
@@ -164,7 +164,7 @@ def train_together(
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
 
-def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
+def run_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     """Run one job on the current device, and measure its time."""
     begun = time.perf_counter()
     memory = client_store.load_memory(job.client, before=job.t)
@@ -204,13 +204,13 @@ def train_unprotected(
     """Train locally; return the algorithm's reply before protections, and the client's new memory."""
     client = plan.build_client(job, memory, client_store, choose_client(plan))
     update = train_locally(plan, job, client)
-    personal, samples = bring_back(client.stays()), len(client.data.train)
+    personal, samples = copy_to_cpu(client.stays()), len(client.data.train)
     metrics = {name: parse_metric(name, value) for name, value in client.metrics.items()}
     # after an adaptation, P measures a different model
     if plan.is_evaluated(job.t + 1) and not adapts_models(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]
-    kept = bring_back_memory(client.memory)
+    kept = copy_memory_to_cpu(client.memory)
     new_memory = {**kept, **({"net": personal} if personal else {})}
     aside = personal if needs_personal_average(plan, job, client_store) else Tensors()
     weight = samples if plan.weights == "samples" else 1
@@ -275,7 +275,7 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower training.lr"
             )
-    return bring_back(update)
+    return copy_to_cpu(update)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -295,7 +295,7 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     for t in range(job.t, job.t + plan.effective_new_client_rounds):
         client = plan.build_client(replace(job, t=t), memory, client_store)
         train_locally(plan, replace(job, t=t), client)
-        memory = bring_back_memory({**client.memory, "net": state(client.net)})
+        memory = copy_memory_to_cpu({**client.memory, "net": state(client.net)})
     client_store.save_memory(job.client, job.t, memory)
     joined = replace(job, tensors=select_tensors_after_joining(plan.algorithm, job.tensors, memory))
     reply = evaluate(plan, joined, memory, client_store)

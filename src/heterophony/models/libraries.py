@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, get_first_line
 from ..core.own_modules import LIBRARIES
 
 Pretrained = bool | str | None
@@ -50,8 +50,7 @@ def build_library_net(
     except ConfigError:
         raise
     except Exception as error:  # another package may raise anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ConfigError(f"model.name: {name} cannot be built: {reason}") from None
+        raise ConfigError(f"model.name: {name} cannot be built: {get_first_line(error)}") from None
 
 
 assert set(LIBRARIES) == {"timm", "transformers"}
@@ -166,8 +165,9 @@ def find_place(name: str) -> str:
 def make_missing_error(name: str, place: str, error: Exception) -> ConfigError:
     """Return the error for a net that is not, or not completely, on this machine."""
     if Path(place).is_dir():
-        reason = str(error).strip().split("\n")[0]
-        return ConfigError(f"model.name: transformers:{name} cannot be read: {reason}")
+        return ConfigError(
+            f"model.name: transformers:{name} cannot be read: {get_first_line(error)}"
+        )
     return ConfigError(
         f"model.name: transformers:{name} is not in the cache of Hugging Face on this machine; a run"
         f" downloads nothing: get it with 'hf download {place}', or give a folder that contains it, as in"

@@ -91,7 +91,9 @@ class Attack:
         honest = [
             compute_moves(r.tensors, received[r.client]) for r in replies if r.client not in bad
         ]
-        hidden = hide_among(honest, len(replies)) if self.kind == "little_is_enough" else None
+        hidden = (
+            compute_hidden_change(honest, len(replies)) if self.kind == "little_is_enough" else None
+        )
         out = []
         for reply in replies:
             if reply.client in bad:
@@ -113,7 +115,7 @@ class Attack:
         return moves.map(lambda v: self.scale * torch.randn(v.shape, generator=source).double())
 
 
-def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
+def compute_hidden_change(honest: Sequence[Tensors], replies: int) -> Tensors:
     """Return the change of "A little is enough" (Baruch et al., NeurIPS 2019).
 
     It is close enough to the honest mean, in standard deviations, that enough honest changes are farther

@@ -38,7 +38,7 @@ def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     if not isinstance(content, dict):
         raise DataError(f"{file}: must be an object with an entry for each client")
     return {
-        str(c): [parse_row(file, c, r, columns) for r in list_rows(value)]
+        str(c): [parse_row(file, c, r, columns) for r in list_client_rows(value)]
         for c, value in content.items()
     }
 
@@ -70,7 +70,7 @@ def group_csv_by_client(
     return rows
 
 
-def list_rows(value: Any) -> Iterable[Any]:
+def list_client_rows(value: Any) -> Iterable[Any]:
     """List the rows of a client; its value may be a list of rows or a single row."""
     if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
         return value

@@ -152,7 +152,7 @@ class FunctionParticipation:
                 f"participation: the function fails in round {t} ({describe_failure(error)}); it must be"
                 " a function of (t, clients, seed)"
             ) from error
-        names = list_names(found)
+        names = list_returned_clients(found)
         places = {client: i for i, client in enumerate(clients)}
         for client in names:
             if not isinstance(client, str) or client not in places:
@@ -163,7 +163,7 @@ class FunctionParticipation:
         return sorted(names, key=places.__getitem__)
 
 
-def list_names(found: Any) -> list[Any]:
+def list_returned_clients(found: Any) -> list[Any]:
     """List the clients that a user's function returned: a list or an array; numbers become names."""
     plain = found.tolist() if hasattr(found, "tolist") else found
     if isinstance(plain, str) or not isinstance(plain, Sequence):

@@ -69,14 +69,14 @@ class Compression(Protection):
             parts = self.compress(name, units)
             rest[name] = units - self.count_units(parts, units.numel())
             del sent[name]
-            sent |= {make_name(part, name): v for part, v in parts.items()}
+            sent |= {make_part_name(part, name): v for part, v in parts.items()}
         return Departed(Tensors(sent), Tensors(rest))
 
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
         up = dict(sent)
         moves = {}
         for name, before in received.items():
-            keys = {part: make_name(part, name) for part in self.list_parts()}
+            keys = {part: make_part_name(part, name) for part in self.list_parts()}
             parts = {part: up.pop(key) for part, key in keys.items() if key in up}
             if not parts:
                 continue
@@ -107,7 +107,7 @@ class Compression(Protection):
         raise NotImplementedError
 
 
-def make_name(part: str, name: str) -> str:
+def make_part_name(part: str, name: str) -> str:
     """Return the name of a part of a compressed tensor in a reply."""
     return f"{PREFIX}{part}/{name}"
 

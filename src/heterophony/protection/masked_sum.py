@@ -98,7 +98,7 @@ class MaskedSum(Protection):
         whole = sum(r.weight for r in replies)
         mean = Tensors(
             {
-                k.removeprefix(MASKED): add_up([r.tensors[k] for r in replies]).double()
+                k.removeprefix(MASKED): add_masked([r.tensors[k] for r in replies]).double()
                 / (2.0**self.bits * whole)
                 for k in names
             }
@@ -111,7 +111,7 @@ class MaskedSum(Protection):
         return Gathered(out)
 
 
-def add_up(masked: Sequence[Tensor]) -> Tensor:
+def add_masked(masked: Sequence[Tensor]) -> Tensor:
     """Add int64 tensors modulo 2^64; the result does not depend on the order."""
     out = masked[0].clone()
     for values in masked[1:]:

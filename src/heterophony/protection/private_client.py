@@ -31,7 +31,7 @@ from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFa
 WHERE = "protection.example_dp"
 TOLERANCE = 1e-3  # allowed difference of the mean of single gradients from the batch's gradient
 COUPLING_TOLERANCE = 1e-5  # allowed difference of one example's gradients in two batches
-SEARCHED_EXAMPLES = 50  # examples among which ``choose_examples`` chooses
+SEARCHED_EXAMPLES = 50  # examples among which ``choose_coupling_examples`` chooses
 
 
 class SingleGradients:
@@ -42,7 +42,7 @@ class SingleGradients:
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
         """Clip the gradient of each example, over all parameters, and return the sum of all examples."""
-        singles = {k: get_single(p) for k, p in named.items()}
+        singles = {k: get_single_gradients(p) for k, p in named.items()}
         found = {k: g for k, g in singles.items() if g is not None}
         if not self.checked:
             check_single_gradients(named, found)
@@ -87,7 +87,7 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
                 del p.grad_sample
 
 
-def get_single(parameter: Tensor) -> Tensor | None:
+def get_single_gradients(parameter: Tensor) -> Tensor | None:
     """Return the gradients of a parameter by example, as Opacus stores them."""
     return getattr(parameter, "grad_sample", None)
 
@@ -140,7 +140,7 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
 
 def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Make a small batch, and the same batch with its last example replaced by another."""
-    chosen, replacement = choose_examples(samples.labels[:SEARCHED_EXAMPLES])
+    chosen, replacement = choose_coupling_examples(samples.labels[:SEARCHED_EXAMPLES])
     x, y = samples.batch(torch.tensor(chosen))
     changed, label = samples.batch(torch.tensor([replacement]))
     if torch.equal(changed[0], x[-1]) and x.is_floating_point():
@@ -148,7 +148,7 @@ def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor,
     return (x, y), (torch.cat([x[:-1], changed]), torch.cat([y[:-1], label]))
 
 
-def choose_examples(labels: Tensor) -> tuple[list[int], int]:
+def choose_coupling_examples(labels: Tensor) -> tuple[list[int], int]:
     """Choose two or three examples, the first and last of one class, and a replacement for the last.
 
     If possible, the replacement has another class, so that a loss that counts the classes of a batch is
@@ -185,7 +185,7 @@ def compute_single_gradients(named: Tensors, loss: Loss, x: Tensor, y: Tensor) -
     rows = []
     parameters: list[Any] = list(named.values())
     for p in parameters:
-        single = get_single(p)
+        single = get_single_gradients(p)
         if single is not None and len(single) != len(y):
             raise ConfigError(
                 f"{WHERE}: a layer is called with {len(single)} rows for {len(y)} examples, so that"

@@ -155,7 +155,7 @@ class Krum(Protection):
                 " there are no distances; choose another protection"
             )
         rows = torch.stack([torch.cat([m[k].flatten() for k in names]) for m in moves])
-        scores = score_rows(rows, len(replies) - self.f - 2)
+        scores = compute_krum_scores(rows, len(replies) - self.f - 2)
         # equal scores: by content, so that the order of the replies does not matter
         order = sorted(range(len(replies)), key=lambda i: (scores[i], replies[i].tensors.digest()))
         chosen = set(order[: self.m or len(replies) - self.f])
@@ -164,7 +164,7 @@ class Krum(Protection):
         return Gathered(kept, left)
 
 
-def score_rows(rows: torch.Tensor, nearest: int) -> list[float]:
+def compute_krum_scores(rows: torch.Tensor, nearest: int) -> list[float]:
     """Return the sum of squared distances of every row to its nearest others."""
     squares = torch.stack([(rows - row).square().sum(1) for row in rows])
     squares = torch.minimum(squares, squares.T)  # both are the same but for rounding

@@ -17,7 +17,7 @@ from ..config.sections import DataSection, fill_data_defaults, list_rule_setting
 from ..core.errors import ConfigError, DataError, choose
 from ..core.scores import TaskName
 from ..core.settings import construct
-from ..core.status_line import name_slow_work
+from ..core.status_line import show_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
 from ..data.packing import find_form, pack_examples
@@ -115,7 +115,7 @@ def federate(
         skew = resolve_skew(feature_skew, federation.x, seed)
         federation = replace(federation, skew=skew)
     else:
-        with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
+        with show_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
             source = resolve_source(data, path, request)
             if client is not None:
                 source = name_users(source, client, "client")

@@ -21,7 +21,7 @@ def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
     return cosines
 
 
-def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
+def bisect_clients(cosines: Tensor) -> tuple[list[int], float]:
     """Split two or more clients into two parts; return the part without the first one, and the largest cosine across.
 
     Parts are joined in order of decreasing cosine until two are left: no other split makes the
@@ -39,7 +39,7 @@ def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
     return [i for i in range(n) if part[i] != part[0]], min(1.0, max(-1.0, across))
 
 
-def initialise(module: nn.Module) -> nn.Module:
+def reset_layers(module: nn.Module) -> nn.Module:
     """Draw new initial parameters for every layer that supports it; frozen ones are unchanged."""
     kept = [(v, v.clone()) for m in module.modules() for v in list_frozen(m)]
     for m in module.modules():
@@ -59,7 +59,7 @@ def list_frozen(layer: nn.Module) -> list[Tensor]:
     return [*frozen, *(layer.buffers(recurse=False) if whole else ())]
 
 
-def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
+def hold_out_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
     """Split examples into those to train on and those to hold out, spread evenly over the data.
 
     The split is the same in every round. With fraction 0, or a single example, both parts are the

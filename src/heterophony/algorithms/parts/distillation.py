@@ -69,7 +69,7 @@ def make_teacher(net: Net) -> nn.Module:
     return teacher
 
 
-def draw_again(net: nn.Module) -> None:
+def reset_unfrozen_layers(net: nn.Module) -> None:
     """Draw new initial weights for all layers that are not frozen."""
     for layer in net.modules():
         draw = getattr(layer, "reset_parameters", None)
@@ -77,7 +77,7 @@ def draw_again(net: nn.Module) -> None:
             draw()
 
 
-def diverge(out: Tensor, teacher: Tensor) -> Tensor:
+def compute_kl_divergence(out: Tensor, teacher: Tensor) -> Tensor:
     """Compute the KL divergence from a teacher's outputs, averaged over examples; the teacher gets no gradient."""
     goal = teacher.detach().softmax(1)
     return kl_div(out.log_softmax(1), goal, reduction="batchmean")
@@ -109,7 +109,7 @@ def make_generator(classes: int, width: int, noise: int, hidden: int) -> nn.Modu
     return nn.ModuleDict(layers)
 
 
-def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
+def generate_features(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
     """Generate features for each label, with the generator's parameters ``w``."""
     classes = w["inner.weight"].shape[1] - noise.shape[1]
     given = torch.cat([noise, one_hot(labels, classes).to(noise)], 1)
@@ -155,17 +155,17 @@ def train_generator(
     with on_one_thread():
         for _ in range(how.steps):
             y, eps = draw_labels(labels, how.batch), torch.randn(how.batch, how.noise)
-            z = generate(w, y, eps)
+            z = generate_features(w, y, eps)
             loss = cross_entropy(linear(z, weight, bias), y)
             if how.diversity:
-                loss = loss + how.diversity * compute_likeness(z, eps)
+                loss = loss + how.diversity * compute_diversity_loss(z, eps)
             adam.zero_grad()
             loss.backward()
             adam.step()
     return w.map(lambda v: v.detach()), Tensors(adam.state())
 
 
-def compute_likeness(z: Tensor, eps: Tensor) -> Tensor:
+def compute_diversity_loss(z: Tensor, eps: Tensor) -> Tensor:
     """Measure how alike features of different noise are: 1 if they are equal, less otherwise."""
     features = torch.cdist(z, z, p=1.0) / z.shape[1]
     noises = torch.cdist(eps, eps).square() / eps.shape[1]

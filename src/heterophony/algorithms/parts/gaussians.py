@@ -62,7 +62,7 @@ class ClassStatistics(nn.Module):
             parameter.lerp_(statistics[name].to(parameter), 0.5)
 
 
-def collect_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
+def collect_class_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
     """Return shares of classes, sums of features by class, and their scatter around the class means.
 
     All are divided by the number of examples and computed in float64.
@@ -138,7 +138,7 @@ def estimate_gaussian(
     return means, scatter + ridge * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
 
 
-def split_by_class(labels: Tensor) -> Tensor:
+def halve_by_class(labels: Tensor) -> Tensor:
     """Assign each example to one of two halves, so that each class is split evenly."""
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels)
@@ -154,7 +154,7 @@ def get_gaussian_head(client: Client) -> GaussianHead:
     return head
 
 
-def get_common(client: Client) -> ClassStatistics:
+def get_common_statistics(client: Client) -> ClassStatistics:
     """Return the statistics that the clients have in common, which are part of the client's net."""
     common = client.net.get_submodule("gaussian")
     assert isinstance(common, ClassStatistics)

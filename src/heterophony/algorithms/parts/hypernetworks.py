@@ -58,7 +58,9 @@ def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
     return Tensors({k: make_tensor(k, v) for k, v in like.items() if f"{MADE}{k}/bias" in w})
 
 
-def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]) -> Tensors:
+def compute_hypernetwork_gradient(
+    w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]
+) -> Tensors:
     """Compute the gradient of the hypernetwork from its clients' moves, averaged over clients.
 
     The ``move`` of a client is its received model minus its trained one. It replaces the
@@ -90,21 +92,26 @@ class HypernetworkOnServer(Algorithm):
     )
     layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
-    def create(self, server: Server) -> Tensors:
+    def create_parameters(self, server: Server) -> Tensors:
         """Create the hypernetwork; subclasses add the embeddings, or the net that makes them."""
-        return create_hypernetwork(server.learned, self.get_width(server), self.hidden, self.layers)
+        return create_hypernetwork(
+            server.learned, self.get_embedding_width(server), self.hidden, self.layers
+        )
 
-    def get_width(self, server: Server) -> int:
+    def get_embedding_width(self, server: Server) -> int:
         """Return the width of an embedding."""
         return self.embedding or 1 + len(server.clients) // 4
 
-    def step(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
+    def update_hypernetwork(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
         """Make one SGD step with momentum; running statistics are averaged as configured."""
-        w, learned = server.memory.get("hypernetwork") or self.create(server), list(server.learned)
+        w, learned = (
+            server.memory.get("hypernetwork") or self.create_parameters(server),
+            list(server.learned),
+        )
         sent = {r.client: self.send(server, r.client).only(*learned) for r in replies}
         moves = [(r.client, sent[r.client] - r.tensors.only(*learned)) for r in replies]
         with on_one_thread():
-            slopes = compute_slopes(w, embed, moves)
+            slopes = compute_hypernetwork_gradient(w, embed, moves)
         norm = float(slopes.square().double().sqrt())
         slopes = slopes * min(1.0, LARGEST_NORM / max(norm, 1e-12))
         before = server.memory.get("momentum", slopes.zeros())

@@ -80,12 +80,12 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
     return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
 
-def remember_factors(client: Client) -> Tensors:
+def get_first_factors(client: Client) -> Tensors:
     """Return the factors that the client had before its first round; store them in that round."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 
-def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
+def measure_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
     """Measure how far the full-rank part moved, and average the distances of the low-rank parts."""
     moved = compute_full_rank_distance(after.learned, after.memory["first"])
     kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
@@ -195,7 +195,7 @@ def add_personal_adapters(net: Net) -> Net:
 
 
 @contextmanager
-def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
+def mixing_adapters(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
     """Set the share of the personal adapters inside the ``with`` block."""
     layers = [m for m in net.modules() if isinstance(m, DualAdapter)]
     for layer in layers:

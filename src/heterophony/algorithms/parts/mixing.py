@@ -95,7 +95,7 @@ def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
 LEAST_BASE = 1.5  # lower limit of the base of powers, as in the authors' code
 
 
-def compute_shares(client: Client) -> Tensor:
+def compute_example_shares(client: Client) -> Tensor:
     """Compute p0, each client's share of all examples; this client comes first."""
     sizes = client.received["apple/samples"]
     counts = torch.cat([sizes.new_tensor([float(len(client.data.train))]), sizes])
@@ -110,12 +110,12 @@ def stack_cores(client: Client) -> Tensors:
     initial = client.memory.get("initial", weights(client.net))
     rows = [
         initial | client.memory.get(f"core/{i}", {}) | client.received.below(f"core/{i}/")
-        for i in range(count_others(client))
+        for i in range(count_other_clients(client))
     ]
     return Tensors({k: torch.stack([row[k].flatten() for row in rows]) for k in initial if rows})
 
 
-def count_others(client: Client) -> int:
+def count_other_clients(client: Client) -> int:
     """Return the number of other clients in the run."""
     return len(client.received["apple/samples"])
 
@@ -142,7 +142,7 @@ class CoreWeights:
     """
 
     def __init__(self, client: Client) -> None:
-        kept, self.p0 = client.memory.get("weights", Tensors()), compute_shares(client)
+        kept, self.p0 = client.memory.get("weights", Tensors()), compute_example_shares(client)
         self.p = kept.get("p", self.p0).clone().requires_grad_()
         self.momentum = kept.get("momentum", torch.zeros_like(self.p0)).clone()
         self.factor = client.training.momentum or 0.0
@@ -167,7 +167,9 @@ class CoreWeights:
 
 
 # Limited downloads --------------------------------------------------------------------------
-def list_sent(server: Server, client: str, others: Sequence[str], limit: int | None) -> list[int]:
+def list_sent_cores(
+    server: Server, client: str, others: Sequence[str], limit: int | None
+) -> list[int]:
     """List the positions of the other clients whose core models are sent: all that have taken part.
 
     With a limit, they are those that the client asked for, or the first ones if it has not asked yet.
@@ -179,14 +181,14 @@ def list_sent(server: Server, client: str, others: Sequence[str], limit: int | N
     return known[:limit] if wanted is None else [i for i in wanted.tolist() if i in known]
 
 
-def keep_received(client: Client) -> None:
+def keep_received_cores(client: Client) -> None:
     """Store the received core models, for rounds in which others are received."""
-    for i in range(count_others(client)):
+    for i in range(count_other_clients(client)):
         if core := client.received.below(f"core/{i}/"):
             client.memory[f"core/{i}"] = core
 
 
-def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
+def choose_wanted_cores(client: Client, p: Tensor, count: int) -> Tensors:
     """Choose whose core models to receive next: first, at random, those never received.
 
     Each of the others is drawn with probability proportional to a power: its exponent is the

@@ -116,7 +116,7 @@ def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | No
     return max(1, int(size / len(held)))
 
 
-def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
+def make_size_tensor(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
     """Return the statistic of all clients' sizes as a tensor to send, if the scope is all clients."""
     if scope == "class_nonzero":
         return Tensors()
@@ -165,7 +165,7 @@ def rebalance(
     samples: Samples, target: int, augment: Augmentation, magnitude: float = 1.0
 ) -> Samples:
     """Return ``target`` examples of each class that the client holds: originals, then augmented copies."""
-    originals, sources = choose_examples(samples, target)
+    originals, sources = choose_balanced_examples(samples, target)
     x = samples.get_stored(originals)
     if len(sources):
         stored = samples.get_stored(sources)
@@ -173,7 +173,7 @@ def rebalance(
     return Samples(x, samples.labels[torch.cat([originals, sources])], samples.scale)
 
 
-def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
+def choose_balanced_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
     """Return the positions of the examples to keep, and of those to copy, both by class.
 
     A large class is cut at random. A small class is kept whole and filled up with augmented copies,
@@ -194,7 +194,7 @@ def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
     return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
 
 
-def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
+def count_head_examples(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
     """Count, by class, the examples that weight the client's head: all balanced ones, or the kept originals."""
     if weights == "rebalanced":
         return (counts > 0) * target

@@ -37,13 +37,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...core.accelerator import WorkerPlace
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
-from ...core.errors import ConfigError, EngineError, HeterophonyError
+from ...core.errors import ConfigError, EngineError, HeterophonyError, get_first_line
 from ...core.own_modules import LOADED
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
 from .. import base
-from ..pool import strip_data
+from ..pool import strip_plan_data
 from ..wire import EncodeOnce, make_pickling_error
 from . import RAY_VARIABLES, remote_job
 
@@ -173,7 +173,7 @@ def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
         error, ConnectionError | exceptions.AuthenticationError
     ):  # Ray does not say which
         return f"it does not exist, or {TOKEN_VARIABLE} is not its token{hint}"
-    return first_line(error)
+    return get_first_line(error)[:300]
 
 
 @contextmanager
@@ -256,12 +256,6 @@ def clean_nodes(run: str, nodes: Sequence[str]) -> None:
         ray.wait(refs, num_returns=len(refs), timeout=TIMEOUT_SECONDS)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a message; Ray's messages have many."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return next(filter(None, lines), type(error).__name__)[:300]
-
-
 INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, and read by many jobs
 
 
@@ -299,9 +293,11 @@ class Ray(base.Engine):
     def pack_run(self) -> remote_job.RunBundle:
         """Put plan and data into Ray's store once, for all nodes."""
         try:
-            plan = ray.cloudpickle.dumps(strip_data(self.plan))
+            plan = ray.cloudpickle.dumps(strip_plan_data(self.plan))
         except Exception:  # a user's own object can raise anything
-            raise make_pickling_error(strip_data(self.plan), ray.cloudpickle.dumps, "Ray") from None
+            raise make_pickling_error(
+                strip_plan_data(self.plan), ray.cloudpickle.dumps, "Ray"
+            ) from None
         federation = self.plan.federation
         return remote_job.RunBundle(
             versions=remote_job.get_versions(),
@@ -391,7 +387,7 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
     except exceptions.ObjectLostError:
         return None
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
-        raise make_died_error(batch, first_line(error)) from None
+        raise make_died_error(batch, get_first_line(error)) from None
     except exceptions.OutOfMemoryError:
         raise make_died_error(batch, "there was not enough memory; lower engine.workers") from None
     except exceptions.RayTaskError as error:
@@ -399,11 +395,11 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
         if isinstance(cause, HeterophonyError):
             raise type(cause)(str(cause)) from None
         raise EngineError(
-            f"a worker of the Ray cluster failed ({first_line(cause)}); install heterophony, and"
+            f"a worker of the Ray cluster failed ({get_first_line(cause)}); install heterophony, and"
             " whatever defines the model and the algorithm, on all nodes"
         ) from None
     except exceptions.RayError as error:
-        raise EngineError(f"the Ray cluster failed: {first_line(error)}") from None
+        raise EngineError(f"the Ray cluster failed: {get_first_line(error)}") from None
     return replies
 
 
