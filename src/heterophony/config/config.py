@@ -18,7 +18,7 @@ from ..core.net import Net
 from ..core.own_modules import is_library_name, is_own_code
 from ..core.randomness import seeded
 from ..core.scores import CONFUSION, TaskName
-from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
+from ..core.tasks import TASKS, Criterion, MetricFunction, choose_metrics
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
@@ -171,7 +171,7 @@ class Config:
         self.check_validation(federation)
         chosen = self.evaluation.metrics if metrics is None else metrics
         if chosen is None:
-            chosen = get_task(federation.task).metrics
+            chosen = TASKS[federation.task].metrics
         check_participation(self.faults, self.speeds, self.participation, federation.clients)
         self.attack.check_run(federation.clients, federation.task)
         nets = net if isinstance(net, ClientNets) else None

@@ -24,7 +24,7 @@ from ..core.own_modules import (
 from ..core.randomness import make_generator, seeded
 from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
-from ..core.tasks import get_task
+from ..core.tasks import TASKS
 from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
@@ -289,7 +289,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
     """Raise ConfigError unless the net returns what the task requires, such as one logit per class."""
     output, count = call_module(deepcopy(net).eval(), x), federation.classes
     found = tuple(output.shape[1:])
-    task = get_task(federation.task)
+    task = TASKS[federation.task]
     if task.name == "classification" and len(found) == 1:
         check_class_outputs(found[0], count, name)
         return

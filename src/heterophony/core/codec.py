@@ -29,7 +29,7 @@ ALLOWED_DTYPES = frozenset(
 
 
 def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
-    """Encode tensors and header; equal content gives equal bytes."""
+    """Encode tensors and a header as one blob; equal content gives equal bytes."""
     head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
     body = to_safetensors(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
@@ -41,9 +41,10 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
 def decode_blob(
     blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
 ) -> tuple[Tensors, dict[str, Any]]:
-    """Decode a blob into tensors and header. Invalid bytes are refused before memory is allocated for them.
+    """Decode a blob into tensors and header; raise CodecError for invalid bytes before allocating memory.
 
-    The tensors must have the names, shapes and types of ``like``; ``finite`` refuses NaN and infinity.
+    If ``like`` is given, the tensors must have its names, shapes and types. With ``finite``, NaN and
+    infinity are refused.
     """
     header, body = split_blob(blob, limit)
     tensors = from_safetensors(body, finite)
@@ -79,7 +80,7 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
 
 
 def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Split a blob into header and safetensors after checking its size and lengths."""
+    """Split an encoded blob into its header and its safetensors; raise CodecError if a length is wrong."""
     if len(blob) > limit:
         raise CodecError(f"{len(blob)} bytes exceed the limit of {limit}")
     size = int.from_bytes(blob[4:8], "big")
@@ -128,7 +129,7 @@ def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> by
 
 
 def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """Decode a blob of ``encode_groups`` into the sets of tensors and the header."""
+    """Decode a blob made by ``encode_groups`` into named sets of tensors and the header."""
     flat, header = decode_blob(blob, finite=finite)
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):

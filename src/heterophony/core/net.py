@@ -54,7 +54,7 @@ class Net(nn.Module):
 
     @property
     def smallest(self) -> Net:
-        """A copy of the smallest net that a client of the run has; of this net if all are equal."""
+        """A copy of the smallest net of the run's clients; of this net if all are equal."""
         return copy_module(min(self.others or (self,), key=count_parameters))
 
 
@@ -110,6 +110,7 @@ def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
 
 
 def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
+    """Copy a parameter or buffer of a module, as ``deepcopy`` does."""
     # this method also looks into the memo; deepcopy would call it after some searching
     copied: Tensor = type(tensor).__deepcopy__(tensor, memo)
     return copied
@@ -131,7 +132,7 @@ def is_copied_plainly(kind: Any) -> bool:
 
 
 def count_parameters(net: nn.Module) -> int:
-    """Count the numbers in a net's parameters."""
+    """Return the number of parameters of a net, counting every entry."""
     return sum(p.numel() for p in net.parameters())
 
 
@@ -155,7 +156,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def walk_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Iterate over a module and its parts, with the prefix that their names have in ``state_dict``."""
+    """Iterate over a module and its children, with the prefix of each in the names of ``state_dict``."""
     yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
@@ -174,7 +175,7 @@ def is_loaded_plainly(module: nn.Module) -> bool:
 
 
 def list_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return the tensors of ``state_dict`` by name, faster if no module has its own way of listing them."""
+    """Return the tensors of ``state_dict``; faster, unless a module overrides how they are listed."""
     parts = list(walk_modules(module, ""))
     if all(is_stored_plainly(part) for _, part in parts):
         return {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
@@ -200,7 +201,7 @@ def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def find_aliases(module: nn.Module) -> dict[str, str]:
-    """Return, for tensors with several names such as tied weights, the first name by each of the others."""
+    """Find tensors with several names, such as tied weights; map each further name to the first one."""
     first, found = dict[int, str](), dict[str, str]()
     for name, tensor in iterate_tensors(module):
         known = first.setdefault(id(tensor), name)

@@ -20,7 +20,7 @@ IGNORED_TOKEN = -100  # a target of a sequence that does not count, such as padd
 
 @dataclass(frozen=True)
 class Task:
-    """A task. A perfect example scores 1; G and P are the mean score over test examples."""
+    """A learning task: its loss and its score, whose mean over test examples is G or P (at most 1)."""
 
     name: TaskName
     loss: Criterion  # mean loss of a mini-batch
@@ -32,32 +32,39 @@ class Task:
 
 
 def compute_sequence_loss(output: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean cross-entropy over all tokens that are not padding."""
     return cross_entropy(output.flatten(0, -2), y.flatten(), ignore_index=IGNORED_TOKEN)
 
 
 def compute_regression_loss(output: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean squared error over all targets."""
     return mse_loss(output.reshape(y.shape), y)  # a column against a row would be broadcast
 
 
 def list_class_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each example, in float64."""
     return cross_entropy(output.double(), y, reduction="none")
 
 
 def list_token_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each token that is not padding, in float64."""
     flat, targets = output.double().flatten(0, -2), y.flatten()
     losses = cross_entropy(flat, targets, ignore_index=IGNORED_TOKEN, reduction="none")
     return losses[targets != IGNORED_TOKEN]
 
 
 def list_number_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the squared error of each target of a regression, in float64."""
     return mse_loss(output.reshape(y.shape).double(), y.double(), reduction="none")
 
 
 def list_label_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each label, in float64."""
     return binary_cross_entropy_with_logits(output.double(), y.double(), reduction="none")
 
 
 def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
+    """Mark the examples whose largest logit is that of their class."""
     return output.argmax(1) == y
 
 
@@ -82,7 +89,7 @@ def score_numbers(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
     return (1 - errors / variance).mean(1)
 
 
-TASKS = {
+TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task(
@@ -121,10 +128,6 @@ TASKS = {
 }
 
 
-def get_task(name: str) -> Task:
-    return TASKS[name]  # type: ignore[index]
-
-
 def compute_target_variance(y: Tensor) -> Tensor:
     """Compute the variance of each target over these examples; 1 for a target that does not vary."""
     variance = y.double().var(0, correction=0)
@@ -137,7 +140,7 @@ MetricFunction = Callable[[Tensor, Tensor], float | Tensor]
 
 @dataclass(frozen=True)
 class Metric:
-    """A named metric. Clients for which it is undefined (not finite) are left out of the mean."""
+    """A metric besides the score; clients for which it is not finite are left out of the mean."""
 
     name: str
     compute: MetricFunction

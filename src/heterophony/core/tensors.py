@@ -120,7 +120,7 @@ def tensor_to_bytes(tensor: Tensor) -> bytes:
 
 
 def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
-    """Add scalars in the order given; the sum of none is 0."""
+    """Add up scalar tensors in the order given; without any, return 0."""
     out: Tensor | None = None
     for term in terms:
         out = term if out is None else out + term
@@ -153,7 +153,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return True if the whole name matches one of the patterns (``head.*``)."""
+    """Return True if a tensor's name matches one of the patterns (``head.*``)."""
     return any(fnmatchcase(name, p) for p in patterns)
 
 
@@ -177,14 +177,14 @@ def copy_net(net: Module) -> Module:
 
 
 def share_memory(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a second given parameter in the same memory; either can move to a device without the other."""
+    """Return a copy of a given parameter in the same memory, which can move to a GPU on its own."""
     shared = nn.Parameter(parameter.detach(), requires_grad=False)
     setattr(shared, GIVEN_MARK, True)
     return shared
 
 
 def state(net: nn.Module) -> Tensors:
-    """Return a detached copy of the net's parameters and buffers: tied ones once, given ones not at all."""
+    """Return a detached copy of the net's parameters and buffers; tied ones once, without given ones."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
     tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
@@ -206,7 +206,7 @@ def frozen(module: nn.Module) -> nn.Module:
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
-    """Copy the values into the memory format of ``like``; rounding in convolutions depends on it."""
+    """Copy a tensor into the memory format of ``like``, on which rounding in convolutions depends."""
     return values.new_empty_strided(like.shape, like.stride()).copy_(values)
 
 
@@ -226,25 +226,25 @@ def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def list_moves(up: Tensors, received: Tensors) -> list[str]:
-    """List the names of a reply's tensors that have a move: floating-point tensors that the client received."""
+    """List the tensors of a reply that are changes (moves) of tensors that the client received."""
     return [k for k, v in up.items() if k in received and is_movable(v, received[k])]
 
 
 def is_movable(after: Tensor, before: Tensor) -> bool:
-    """Return True if training can move a tensor: it is floating-point, and its shape is unchanged."""
+    """Return True if a sent tensor is a change of a received one: both have one shape, and it is no integer."""
     return after.is_floating_point() and after.shape == before.shape
 
 
 def compute_moves(up: Tensors, received: Tensors) -> Tensors:
-    """Compute the move of each tensor of a reply: its change since the client received it, in float64."""
+    """Compute how far a reply moves each received tensor: the difference, in float64."""
     return Tensors({k: up[k].double() - received[k].double() for k in list_moves(up, received)})
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Return the tensors of a reply with these moves instead of its own; its other tensors are unchanged."""
+    """Replace the moves in the tensors of a reply by these; leave its other tensors unchanged."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 
 def compute_norm(moves: Tensors) -> float:
-    """Return the Euclidean norm of all moves as one vector."""
+    """Return the Euclidean norm of a reply's moves, taken as one vector."""
     return float(sum(float(v.square().sum()) for v in moves.values()) ** 0.5)

@@ -20,7 +20,7 @@ from ..core.groups import find_fastest_training, is_small_and_plain
 from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
-from ..core.tasks import Criterion, Metric, Task, get_task
+from ..core.tasks import TASKS, Criterion, Metric, Task
 from ..core.tensors import Kind, Memory, Tensors, copy_net, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
@@ -96,7 +96,7 @@ class Plan:
     @property
     def task(self) -> Task:
         """The task of the run."""
-        return get_task(self.federation.task)
+        return TASKS[self.federation.task]
 
     @cached_property
     def template(self) -> Net:

@@ -58,7 +58,7 @@ assert set(LIBRARIES) == {"timm", "transformers"}
 
 @contextmanager
 def quiet(library: str) -> Iterator[None]:
-    """Silence transformers inside the ``with`` block: it would warn of the new head."""
+    """Silence the transformers library inside the ``with`` block: it would warn of the new head."""
     if library != "transformers":
         yield
         return
@@ -91,7 +91,7 @@ def build_timm_net(
 
 
 def find_file(path: str) -> Path:
-    """Return the path of a checkpoint; raise ConfigError if there is none."""
+    """Return the path of the file that ``model.pretrained`` names; raise ConfigError if there is none."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"model.pretrained: there is no file {path}")
@@ -102,7 +102,7 @@ def find_file(path: str) -> Path:
 
 
 class TokenRows(nn.Module):
-    """Calls a net with rows of tokens, and with a mask of the tokens other than 0, which is padding."""
+    """Calls a transformers model with rows of tokens and the mask of those that are not padding (0)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def build_transformer(
 
 
 def find_place(name: str) -> str:
-    """Return the path of a model's folder on this machine, or the name of its repository unchanged."""
+    """Return the folder of a transformers model on this machine, or its repository's name unchanged."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -163,7 +163,7 @@ def find_place(name: str) -> str:
 
 
 def make_missing_error(name: str, place: str, error: Exception) -> ConfigError:
-    """Return the error for a net that is not, or not completely, on this machine."""
+    """Return the error for a transformers model that is not, or not completely, on this machine."""
     if Path(place).is_dir():
         return ConfigError(
             f"model.name: transformers:{name} cannot be read: {get_first_line(error)}"
