@@ -40,9 +40,8 @@ class APFL(Algorithm):
                 return client.loss(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
-            if (
-                share.grad is not None
-            ):  # the gradient of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            # the gradient of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            if share.grad is not None:
                 step = client.lr * share.grad
                 share.requires_grad_(False).sub_(step).clamp_(0, 1)
                 share.grad = None

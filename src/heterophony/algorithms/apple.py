@@ -77,7 +77,7 @@ class APPLE(Algorithm):
         return server.update(**cores, **{k: v for k, v in wanted.items() if v})
 
     def compute_fading(self, client: Client) -> float:
-        """Compute λ(t), which falls from 1 in the first round to 0 after the fraction ``until`` of the rounds."""
+        """Compute APPLE's λ(t), which falls from 1 to 0 within the fraction ``until`` of the rounds."""
         rounds = int(self.until * client.rounds)
         if client.t >= rounds:
             return 0.0

@@ -43,7 +43,7 @@ class FedCAC(Algorithm):
         return client.shared() | Tensors({"critical/bits": pack_bits(bits)})
 
     def find_critical(self, after: Tensor, before: Tensor) -> Tensor:
-        """Mark the k entries whose removal would increase the loss most."""
+        """Mark the critical parameters of a tensor: the k entries whose removal would increase the loss most."""
         score = ((after - before) * after).abs()
         k = int(self.critical * score.numel() + 1e-9)
         if k == 0:

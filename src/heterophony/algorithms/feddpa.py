@@ -49,7 +49,7 @@ class FedDPA(LoRAAlgorithm):
         return client.net(x)
 
     def embed_anchors(self, client: Client) -> Tensor:
-        """Embed random training examples of the client; all batches of a test use the same ones."""
+        """Compute the features of random training examples of the client, the same for all test batches."""
         data = client.data.train
         with client.apart("anchors"):
             chosen = torch.randperm(len(data))[: self.anchors]
@@ -57,10 +57,10 @@ class FedDPA(LoRAAlgorithm):
 
 
 def is_common_parameter(parameter: Tensor, personal: set[int]) -> bool:
-    """Return True if a parameter is trained with the common adapter."""
+    """Return True if a parameter is trained and belongs to no personal adapter."""
     return parameter.requires_grad and id(parameter) not in personal
 
 
 def embed_examples(net: Net, x: Tensor) -> Tensor:
-    """Return each example's features, normalised to length 1."""
+    """Compute the features of each example, normalised to length 1."""
     return nn.functional.normalize(net.base(x).flatten(1), dim=1)

@@ -48,14 +48,14 @@ class FedEM(Algorithm):
 
     @torch.no_grad()
     def estimate_shares(self, client: Client) -> Tensor:
-        """Compute the share of each component in each example: the E step."""
+        """Estimate the share of each component model in each training example: the E step of EM."""
         client.net.eval()
         batches = client.data.train.batches(250)
         losses = torch.cat([list_losses(list_outputs(client.net, x), y) for x, y in batches])
         return (self.get_weights(client).to(losses).log() - losses).softmax(1)
 
     def get_weights(self, client: Client) -> Tensor:
-        """Return the client's weights of the components, which are equal until it has estimated them."""
+        """Return the client's weights of the component models, equal until it has estimated them."""
         kept = client.memory.get("fedem", Tensors()).get("weights")
         return torch.full((self.components,), 1 / self.components) if kept is None else kept
 
@@ -72,18 +72,18 @@ class FedEM(Algorithm):
 
 
 def list_outputs(net: Net, x: Tensor) -> list[Tensor]:
-    """Return the outputs of all components."""
+    """Return the outputs of all component models."""
     others = getattr(net, "components", ())
     return [net(x), *(part["head"](part["base"](x)) for part in others)]
 
 
 def list_losses(outputs: list[Tensor], y: Tensor) -> Tensor:
-    """Return the loss of each example (row) with each component (column)."""
+    """Return the loss of each example (row) with each component model (column)."""
     return torch.stack([cross_entropy(z.float(), y, reduction="none") for z in outputs], 1)
 
 
 def mix_outputs(net: Net, x: Tensor, weights: Tensor) -> Tensor:
-    """Return the logarithm of the weighted sum of all components' probabilities."""
+    """Return the log-probabilities of the weighted mixture of all component models."""
     outputs = list_outputs(net, x)
     if len(outputs) == 1:
         return outputs[0]

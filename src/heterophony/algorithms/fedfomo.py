@@ -80,6 +80,6 @@ class FedFomo(Algorithm):
 
 
 def mix_on_device(others: Sequence[Tensors], shares: Tensor) -> Tensors:
-    """Return the weighted sum of the models; models of zero weight are skipped."""
+    """Return the weighted sum of models on the job's device; skip models of zero weight."""
     used = [w.map(lambda v, s=s: s * v) for w, s in zip(others, shares, strict=True) if s > 0]
     return reduce(Tensors.__add__, used)

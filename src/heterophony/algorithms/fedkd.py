@@ -74,7 +74,7 @@ class FedKD(Algorithm):
         return compress_moves(client.shared(), client.received, self.compute_energy(client))
 
     def compute_energy(self, client: Client) -> float:
-        """Return the share of the squared singular values that is sent in this round."""
+        """Compute the share of the squared singular values that is sent in this round."""
         done = min(1.0, client.t / max(1, client.rounds - 1))
         return self.energy_start + done * (self.energy_end - self.energy_start)
 

@@ -75,7 +75,7 @@ def compute_bound_terms(client: Client) -> dict[str, Tensor]:
 def solve_head_mixtures(
     variances: Sequence[Tensor], weighted: Sequence[Tensor]
 ) -> list[list[float]]:
-    """Find each client's weights of all heads: the minimiser of a'(diag V + D_i)a on the simplex."""
+    """Find each client's mixture of all heads: the weights a that minimise a'(diag V + D_i)a."""
     v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
     rows = []
     for i, own in enumerate(h):

@@ -69,7 +69,7 @@ def add_classes(w: Tensors, classes: Sequence[int], width: int) -> Tensors:
 
 
 def generate_prototypes(w: Tensors) -> Tensor:
-    """Compute the prototypes of all known classes, in the order of their numbers."""
+    """Generate the prototypes of all known classes, in the order of their numbers."""
     known = w.below("class/")
     embedded = torch.stack([known[c] for c in sorted(known, key=int)])
     hidden = linear(embedded, w["inner.weight"], w["inner.bias"]).relu()

@@ -42,7 +42,9 @@ class Floco(Algorithm):
         return server.model | ({"floco/centre": centres[client]} if client in centres else {})
 
     def local(self, client: Client) -> Tensors:
-        client.fit(lambda x, y: client.loss(self.answer(client, x, self.draw_point(client)), y))
+        client.fit(
+            lambda x, y: client.loss(self.forward_at_point(client, x, self.draw_point(client)), y)
+        )
         return client.shared()
 
     def draw_point(self, client: Client) -> list[float]:
@@ -57,8 +59,8 @@ class Floco(Algorithm):
         point = centre.cpu() + self.rho * torch.rand(()) * away / away.abs().sum()
         return project_onto_simplex(point.double(), 1.0).tolist()
 
-    def answer(self, client: Client, x: Tensor, point: Sequence[float]) -> Tensor:
-        """Run the net with the last layer at a point of the simplex."""
+    def forward_at_point(self, client: Client, x: Tensor, point: Sequence[float]) -> Tensor:
+        """Return the net's output with the last layer at a point of the simplex."""
         if self.vertices == 1:
             return client.net(x)
         name = f"head.{find_last_linear(client.net, False)[0]}".rstrip(".") + ".weight"
@@ -82,11 +84,13 @@ class Floco(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         centre = client.received.get("floco/centre")
         return (
-            self.generic(client, x) if centre is None else self.answer(client, x, centre.tolist())
+            self.generic(client, x)
+            if centre is None
+            else self.forward_at_point(client, x, centre.tolist())
         )
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return self.answer(client, x, [1 / self.vertices] * self.vertices)
+        return self.forward_at_point(client, x, [1 / self.vertices] * self.vertices)
 
 
 def flatten_move(server: Server, reply: Reply) -> Tensor:

@@ -71,12 +71,12 @@ class FLoRA(LoRAAlgorithm):
 
 
 def list_adapted_layers(net: Net) -> dict[str, LoRALinear | LoRAConv2d]:
-    """List the layers with adapters, by the names of their updates."""
+    """List the net's layers with LoRA adapters, by the names of their updates."""
     return {f"{k}.update": layer for k, layer in list_lora_layers(net, "flora merges").items()}
 
 
 def pad_adapter(name: str, layer: LoRALinear | LoRAConv2d, largest: int) -> dict[str, Tensor]:
-    """Return A and scaled B, padded with zeros to the largest rank."""
+    """Return a layer's LoRA matrices A and scaled B, padded with zeros to the largest rank."""
     a, b, rank = layer.lora_A.detach(), layer.lora_B.detach(), len(layer.lora_A)
     more = largest - rank
     wide = torch.cat([b * layer.scale, b.new_zeros(len(b), more, *b.shape[2:])], 1)
@@ -84,7 +84,7 @@ def pad_adapter(name: str, layer: LoRALinear | LoRAConv2d, largest: int) -> dict
 
 
 def sum_adapter_products(replies: Sequence[Reply], name: str) -> Tensor:
-    """Return the product of the stacked adapters of a layer: the weighted sum of their products."""
+    """Compute the weighted sum of the replies' adapter products BA of a layer, by stacking the adapters."""
     total = sum(r.weight for r in replies)
     a = torch.cat([r.tensors[A + name] * (r.weight / total) for r in replies])
     b = torch.cat([r.tensors[B + name] for r in replies], 1)

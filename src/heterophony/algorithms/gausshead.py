@@ -13,12 +13,7 @@ from ..core.training import Training
 from .fedreg import FedReG
 from .fedrod import FedRoD
 from .fixhead import FixHead
-from .parts.gaussians import (
-    ClassStatistics,
-    collect_class_statistics,
-    fit_discriminant,
-    get_common_statistics,
-)
+from .parts import gaussians
 from .parts.layers import list_linear_layers
 
 METHODS: dict[str, type[Algorithm]] = {"fixhead": FixHead, "fedrod": FedRoD, "fedreg": FedReG}
@@ -67,7 +62,7 @@ class GaussHead(Algorithm):
         net = self.trained.build(net)
         if self.share != "nothing":
             covariance = self.share == "covariance"
-            net.add_module("gaussian", ClassStatistics(net.classes, width, covariance))
+            net.add_module("gaussian", gaussians.ClassStatistics(net.classes, width, covariance))
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -77,10 +72,8 @@ class GaussHead(Algorithm):
         reply = self.trained.local(client)
         if self.share == "nothing":
             return reply
-        own = collect_class_statistics(
-            client.features(), client.data.train.labels, client.data.classes
-        )
-        get_common_statistics(client).move_halfway(own)
+        own = gaussians.collect_client_statistics(client)
+        gaussians.get_common_statistics(client).move_halfway(own)
         return reply | client.shared().only("gaussian.*")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -92,12 +85,12 @@ class GaussHead(Algorithm):
 
     def fit_head(self, client: Client) -> Tensors:
         """Compute the linear discriminant of the client's features, shrunk towards the common statistics."""
-        own = collect_class_statistics(
-            client.features(), client.data.train.labels, client.data.classes
+        own = gaussians.collect_client_statistics(client)
+        common = (
+            Tensors() if self.share == "nothing" else gaussians.get_common_statistics(client).read()
         )
-        common = Tensors() if self.share == "nothing" else get_common_statistics(client).read()
         strengths = (self.mean_examples, self.covariance_examples)
-        return fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
+        return gaussians.fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if self.learned == 1:

@@ -46,7 +46,7 @@ class HeteroFL(Algorithm):
 
 
 class Divide(nn.Module):
-    """Divide the input by a number."""
+    """A layer that divides its input by the width of a narrow net."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Divide(nn.Module):
 
 
 def slice_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return the part of each tensor that a narrower net has: its first entries along every axis."""
+    """Slice each tensor to the shape that it has in a narrower net: the first entries along every axis."""
     if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
         return tensors
     parts = {k: tuple(map(slice, shapes[k])) for k in tensors}
@@ -65,7 +65,7 @@ def slice_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Te
 
 
 def average_slices(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
-    """Return the weighted mean of each entry of a tensor over the replies that contain it."""
+    """Average each entry of a tensor over the replies whose slices contain it, with their weights."""
     total = torch.zeros_like(before, dtype=torch.float64)
     weight = torch.zeros_like(total)
     for reply in replies:

@@ -43,7 +43,7 @@ class IFCA(Algorithm):
         return net
 
     def list_models(self, client: Client) -> list[Tensors]:
-        """List the tensors of all k models, in the form the net expects."""
+        """List the tensors of all k cluster models, under the names of the net."""
         now = client.shared()
         first = now.without("clusters.*")
         rest = [now.below(f"clusters.{j}.") for j in range(self.clusters - 1)]

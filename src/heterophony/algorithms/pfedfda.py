@@ -67,7 +67,7 @@ class PFedFDA(Algorithm):
     def mix(
         self, beta: float, own: tuple[Tensor, Tensor], head: GaussianHead
     ) -> tuple[Tensor, Tensor]:
-        """Mix local and received means, and local and received covariances."""
+        """Mix a client's Gaussians with the received ones: ``beta`` is the share of the client's."""
         pairs = zip(own, (head.means.detach(), head.covariance.detach()), strict=True)
         means, covariance = (beta * local + (1 - beta) * common for local, common in pairs)
         return means, covariance

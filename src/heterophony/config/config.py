@@ -65,7 +65,7 @@ from .sections import (
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run."""
+    """The configuration of a run: all its settings."""
 
     top: TopSection
     data: DataSection
@@ -99,7 +99,7 @@ class Config:
         return self.top.seed if self.data.seed is None else self.data.seed
 
     def build_federation(self) -> Federation:
-        """Read the data and partition them; the result depends only on the section [data] and its seed."""
+        """Read the data set and partition it; the result depends only on the section [data] and its seed."""
         data, seed = self.data, self.data_seed
         if data.name == OWN_DATA:
             federation = self.load_client_folders(locate_client_data(data))
@@ -140,7 +140,7 @@ class Config:
         return plan
 
     def with_checkpoint(self, checkpoint: Path | None) -> Config:
-        """Return the configuration with ``model.init`` set to this checkpoint; None changes nothing."""
+        """Return the configuration with ``model.init`` set to a checkpoint; None changes nothing."""
         if checkpoint is None:
             return self
         return replace(self, model=replace(self.model, init=str(checkpoint)))
@@ -166,7 +166,7 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Make the plan of the run, with all defaults filled in."""
+        """Make the plan of the run, without the dry run of its protections; see ``build_plan``."""
         check_task(self.algorithm, self.algorithm_name, federation.task, loss)
         self.check_validation(federation)
         chosen = self.evaluation.metrics if metrics is None else metrics
@@ -213,7 +213,7 @@ class Config:
     def prepare_builders(
         self, federation: Federation, net: Callable[[], Net] | None, nets: ClientNets | None
     ) -> dict[str, Callable[[], Net]]:
-        """Return the builders of the run's nets, by name; a net common to all clients has no name."""
+        """Return the builders of the run's nets by name; a net common to all clients has the empty name."""
         if nets is None:
             built = {"": net or self.choose_net_builder(federation)}
         else:
@@ -247,7 +247,7 @@ class Config:
                 )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
-        """Return a function that builds the net; raise ConfigError if it does not match the data."""
+        """Return a function that builds the net of [model]; raise ConfigError if it does not match the data."""
         if is_own_code(self.model.name or ""):
             own = import_own_model(str(self.model.name))
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)
@@ -270,7 +270,7 @@ class Config:
         return build
 
     def try_net(self, name: str, build: Callable[[], Net], federation: Federation) -> None:
-        """Build a net once, so that a mistake is reported here rather than by a worker."""
+        """Build a named model once, so that a mistake is reported here rather than by a worker."""
         check_model_task(name, federation.task)
         check_model_input(name, federation)
         with seeded(self.top.seed, "init"):  # leaves the state of torch's generator unchanged
@@ -329,7 +329,7 @@ class Config:
         return tomli_w.dumps({**asdict(self.top), **filled, **protections})
 
     def describe_data(self, own: bool) -> dict[str, Any]:
-        """Return the section [data]; for a program's own data, only the settings that describe them."""
+        """Return the section [data] for TOML; with a federation from Python, only the settings that describe it."""
         section = asdict(self.data)
         if own:
             section = {
@@ -344,14 +344,14 @@ class Config:
         return section
 
     def describe_model(self) -> dict[str, Any]:
-        """Return the section [model]."""
+        """Return the section [model] for TOML."""
         section = asdict(self.model)
         if self.model.norm == "batch":
             del section["norm"]
         return section
 
     def describe_engine(self) -> dict[str, Any]:
-        """Return the section [engine]; ``auto`` is resolved, so that a resumed run stays on its accelerator."""
+        """Return the section [engine] for TOML, with ``auto`` resolved: a resumed run stays on its accelerator."""
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
@@ -364,7 +364,7 @@ class Config:
 
 
 def to_toml_value(value: Any) -> bool | int | float | str | None:
-    """Return a value in a form that TOML can hold; values of other types become text."""
+    """Convert a setting's value to a type of TOML; values of other types become text."""
     return value if isinstance(value, bool | int | float | str | None) else repr(value)
 
 
@@ -433,7 +433,7 @@ def choose_default_model(
     task: TaskName = "classification",
     characters: bool = True,
 ) -> str:
-    """Choose a model by the task and by an example's shape and type; integer rows count as text.
+    """Choose the default model by task and by the shape and type of an example; integer rows count as text.
 
     ``characters`` is True if the integers in a row are class numbers.
     """
@@ -467,13 +467,13 @@ def check_model_input(model: str, federation: Federation) -> None:
 
 
 def has_whole_numbers(federation: Federation) -> bool:
-    """Return True if the examples are integers other than bytes."""
+    """Return True if a federation's examples are integers other than bytes."""
     dtype = federation.x.dtype
     return not dtype.is_floating_point and dtype != torch.uint8
 
 
 def has_characters(federation: Federation) -> bool:
-    """Return True if the examples are class numbers, as in texts whose label is the next character."""
+    """Return True if examples consist of class numbers, as in texts whose label is the next character."""
     if not has_whole_numbers(federation):
         return False
     low, high = federation.value_range
@@ -481,7 +481,7 @@ def has_characters(federation: Federation) -> bool:
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:
-    """Find the local data of all clients in one folder, for a simulation."""
+    """Find the data of all clients in the folder ``data.path``, for a simulation of clients with own data."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with their own data needs a folder that holds"
@@ -500,7 +500,7 @@ def locate_client_data(data: DataSection) -> dict[str, Path]:
 
 
 def check_protections(config: Config) -> None:
-    """Raise ConfigError if protections do not match each other or the run."""
+    """Raise ConfigError if the protections do not match each other or the run."""
     active = [p for p in config.protections if not p.is_identity]
     kinds = [get_kind(p) for p in active]
     for kind in kinds:
@@ -519,7 +519,10 @@ def check_protections(config: Config) -> None:
 
 
 def check_protection_order(active: Sequence[Protection]) -> None:
-    """Raise ConfigError for two kinds of privacy, two encodings, or client-side work after an encoding."""
+    """Raise ConfigError for protections that exclude each other, or in the wrong order.
+
+    At most one may give privacy and one may encode; none may run on the client after an encoding.
+    """
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
         raise ConfigError(f"protection: {' and '.join(private)} each have their own ε; choose one")
@@ -536,7 +539,7 @@ def check_protection_order(active: Sequence[Protection]) -> None:
 
 
 def check_replacement(config: Config, protection: Protection) -> None:
-    """Raise ConfigError if a client may be drawn twice in a round but may reply only once."""
+    """Raise ConfigError if a protection allows one reply per round, but clients may be drawn twice."""
     if protection.once_per_round and getattr(config.participation, "replacement", False):
         raise ConfigError(
             f"protection.{get_kind(protection)}: a client must not be drawn twice in a round; set"
@@ -562,7 +565,7 @@ def check_reply_count(config: Config, protection: Protection) -> None:
 
 
 def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
-    """Collect the facts about the run that protections depend on."""
+    """Collect the settings of a configuration on which protections may depend."""
     clients = config.data.clients
     kind, rate = describe_selection(config.algorithm, config.participation, clients)
     return RunFacts(
@@ -580,7 +583,7 @@ def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
 
 
 def settle_protections(config: Config) -> Config:
-    """Choose the noise for a target ε, and the last round for a privacy budget.
+    """Replace a target ε by the noise, and end the run where its privacy budget ends.
 
     The result holds both as numbers, so that its readers, such as boards, need no accounting.
     """

@@ -79,7 +79,7 @@ def parse_participation(
 
 
 def parse_availability(given: Any, where: str) -> Availability:
-    """Parse an availability rule; a rule with a file is a trace."""
+    """Parse the rule in ``participation.availability``; a rule with a file is a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
@@ -88,7 +88,7 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
-    """Return the section from which ``parse_participation`` reads these settings."""
+    """Return the section [participation] from which ``parse_participation`` reads these settings."""
     # a user's own rule is listed in the section [objects] instead
     assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
@@ -306,7 +306,7 @@ class EngineSection(Cluster):
             self.check_ray_accelerator()
 
     def check_ray_accelerator(self) -> None:
-        """Raise ConfigError if the accelerator contradicts the resources a job reserves on the cluster."""
+        """Raise ConfigError if the accelerator contradicts the resources that a job reserves on a Ray cluster."""
         if self.accelerator not in ("auto", "cpu", "cuda"):
             raise ConfigError(
                 f"accelerator: must be auto, cpu or cuda with engine.name = 'ray', not"
@@ -319,7 +319,7 @@ class EngineSection(Cluster):
             )
 
     def choose_compute(self) -> Compute:
-        """Return where and how jobs compute; raise ConfigError if this machine lacks the accelerator.
+        """Return the device and precision of jobs; raise ConfigError if this machine lacks the accelerator.
 
         On a Ray cluster, each job determines where it runs.
         """
@@ -347,7 +347,7 @@ SECTIONS: dict[str, type] = {
 
 
 def fill_data_defaults(data: DataSection) -> DataSection:
-    """Return the section with all settings of its partition and skew; raise ConfigError if one is wrong."""
+    """Return the section [data] with all settings of its partition and skew; raise ConfigError for wrong ones."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
     check_request(
@@ -369,7 +369,10 @@ def fill_data_defaults(data: DataSection) -> DataSection:
 
 
 def clear_partition_settings(data: DataSection) -> DataSection:
-    """Return the section for clients with local data; refuse settings that need all data in one place."""
+    """Return the section [data] of clients with local data, without a partition.
+
+    Raise ConfigError for settings that need all data in one place.
+    """
     ExampleSpec.from_config(data.shape, data.classes)
     if data.task != "classification":
         raise ConfigError(

@@ -45,7 +45,7 @@ class Worker(ChildProcess):
 
 
 class Pool(base.Engine):
-    """The worker processes of one run."""
+    """The pool engine: the worker processes of one run."""
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: base.EngineSpec = base.SERIAL
@@ -67,7 +67,7 @@ class Pool(base.Engine):
         data_folder = self.client_store.scratch / "data"
         self.plan.federation.save(data_folder)
         self.worker_arguments = (
-            pickle_plan(self.plan),
+            wire.pickle_for_children(strip_plan_data(self.plan)),
             str(data_folder),
             str(self.client_store.memory_folder),
             str(self.client_store.scratch),
@@ -103,7 +103,7 @@ class Pool(base.Engine):
         yield from self.run_jobs(jobs)
 
     def add_workers(self) -> None:
-        """Start as many workers as fit into memory, judging by the needs of the first jobs."""
+        """Start as many workers as fit into the GPUs' memory, as measured in the first jobs."""
         uses = [worker.memory_use for worker in self.workers if worker.memory_use]
         fitting = min((use.count_fitting_workers() for use in uses), default=None)
         self.is_measuring = False
@@ -138,7 +138,7 @@ class Pool(base.Engine):
         self.delete_sent_files()
 
     def delete_sent_files(self) -> None:
-        """Forget the tensors sent in this round, and delete their files."""
+        """Delete the files of the tensors that were sent to workers in this round."""
         for message in self.encode.clear():
             if message is not None:
                 message.delete()
@@ -171,7 +171,7 @@ class Pool(base.Engine):
 
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
-    """Receive the replies to a batch; return None if the worker died."""
+    """Receive a worker's replies to its batch of jobs; return None if it died."""
     received: wire.ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
@@ -181,15 +181,10 @@ def receive_replies(worker: Worker) -> list[Reply] | None:
 
 
 def strip_plan_data(plan: Plan) -> Plan:
-    """Return the plan without its data, which workers open from files."""
+    """Return a plan without its examples, which workers open from files."""
     empty = torch.empty(0)
     bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
     return replace(plan, federation=bare)
-
-
-def pickle_plan(plan: Plan) -> bytes:
-    """Pickle the plan, only for our own child processes."""
-    return wire.pickle_for_children(strip_plan_data(plan))
 
 
 # In the worker ------------------------------------------------------------------------------
@@ -204,7 +199,7 @@ def run_worker(
     where: WorkerPlace,
     sources: Sources,
 ) -> None:
-    """Receive jobs and send replies, until the driver closes the pipe or exits."""
+    """Run a worker process: receive jobs and send replies until the driver closes the pipe or exits."""
     try:
         federation = Federation.open(Path(data))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
@@ -234,7 +229,7 @@ def run_batch(
     cache: wire.TensorCache[int],
     compute: Compute,
 ) -> None:
-    """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
+    """Run a batch of jobs in a worker: receive it and send the replies, or the error of a job that fails."""
     batch, sharing = pipe.recv()
     limit_gpu_memory(compute, sharing)  # others may have arrived
     jobs = batch.decode(cache)

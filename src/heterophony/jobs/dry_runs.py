@@ -1,4 +1,4 @@
-"""Dry runs: before a run starts, simulated replies show what is sent and which protections are possible."""
+"""Dry runs: before a run starts, simulated replies show which tensors are sent and which protections work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DUMMY_CLIENT = "0"
 
 
 def make_blank_targets(plan: Plan) -> Tensor:
-    """Make targets of blank examples; in a classification, one example of each class."""
+    """Make the targets of a dry run's blank examples; in a classification, one of each class."""
     if plan.task.name == "classification":
         return torch.arange(plan.federation.classes)
     y = plan.federation.y
@@ -37,7 +37,7 @@ def make_blank_targets(plan: Plan) -> Tensor:
 
 
 def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "") -> Plan:
-    """Make the plan of a single client with blank examples and these targets.
+    """Make the plan of a dry run: a single client with blank examples and these targets.
 
     If clients have different nets, it gets the net of the client ``like``; default: the server's.
     """
@@ -63,7 +63,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "
 def simulate_reply(
     plan: Plan, y: Tensor, batch: int | None = None, like: str = ""
 ) -> tuple[Reply, Tensors]:
-    """Run a client's first job on blank examples; return its reply and the tensors that it was sent."""
+    """Simulate a client's first reply, on blank examples; also return the tensors that the client received."""
     dry_plan = make_dry_plan(plan, y, batch, like)
     with temporary_folder() as folder, seeded(plan.seed, "trial"):
         store = FolderClientStore(folder / "clients", folder / "scratch")
@@ -120,7 +120,10 @@ def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoRetur
 
 
 def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
-    """Raise ConfigError if the algorithm cannot merge a reply that only repeats what was sent."""
+    """Raise ConfigError if the algorithm cannot merge a round without replies.
+
+    Such a round has one reply, which repeats the tensors that the server sent.
+    """
     server = plan.create_initial_server()
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
@@ -133,14 +136,17 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
 
 
 def list_unprotected(plan: Plan) -> list[str]:
-    """List the tensors of a reply that are not a change of received tensors."""
+    """List the tensors of a reply that no protection covers, as they are no change of received tensors."""
     replies, sent = simulate_replies(replace(plan, protections=()))
     moves = set(list_moves(replies[0].tensors, sent))
     return [k for k in replies[0].tensors if k not in moves]
 
 
 def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
-    """Make replies of clients with different examples, steps, weights and changes."""
+    """Simulate the replies of three clients with different examples, steps, weights and changes.
+
+    Also return the tensors that the clients received.
+    """
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     own = plan.federation.clients[:3]
     others = (name for name in ("b", "c", "d") if name not in own)  # if there are fewer than three
@@ -158,7 +164,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 
 
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
-    """Return True if the merge is of this kind.
+    """Return True if the algorithm's merge is of this kind.
 
     ``sum``: it depends only on the sum of changes. Otherwise: it ignores who sent which reply.
     """
@@ -177,7 +183,7 @@ def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent
 
 
 def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
-    """Change the first two replies in opposite directions, so that the weighted sum stays the same."""
+    """Change two simulated replies in opposite directions, so that the weighted sum stays the same."""
     source = torch.Generator().manual_seed(len(replies))
     names = list_moves(replies[0].tensors, sent)
     shift = Tensors({k: 0.1 * torch.randn(sent[k].shape, generator=source) for k in names})
@@ -196,7 +202,7 @@ def merge_simulated(plan: Plan, server: Server, replies: Sequence[Reply]) -> Ser
 
 
 def are_servers_close(a: Server, b: Server) -> bool:
-    """Return True if two states of the server are close in all tensors of the model and the memory."""
+    """Return True if two states of the server are close in all tensors of model and memory."""
     for x, y in ((flatten_server(a), flatten_server(b)), (flatten_server(b), flatten_server(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:

@@ -42,7 +42,7 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that decides the result of a run.
+    """The plan of a run: everything that decides its result.
 
     Equal plans give results that are equal bit for bit, on every engine and with any number of workers.
     """
@@ -74,14 +74,11 @@ class Plan:
     attack: Attack = Attack()  # simulated malicious clients
     choose_by: Literal["P", "G"] = "P"  # validation score that determines the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
-    patience: int | None = (
-        None  # evaluations without a better validation score before the run stops
-    )
-    # by name, if clients have different ones
+    # evaluations without a better validation score before the run stops
+    patience: int | None = None
+    # if clients have different nets: their builders by name, and the name of each client's net
     nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)
-    net_of: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the net of each client, if they differ
+    net_of: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = b""  # seeds the noise; never stored in a configuration or sent
 
     def __repr__(self) -> str:
@@ -90,7 +87,7 @@ class Plan:
 
     @property
     def algorithm_name(self) -> str:
-        """Return the algorithm's name in events and results."""
+        """The algorithm's name in events and results."""
         return self.name or get_algorithm_name(self.algorithm)
 
     @property
@@ -125,11 +122,11 @@ class Plan:
 
     @cached_property
     def plain_nets(self) -> tuple[Net, ...]:
-        """The nets of a run with different nets, without the parts that the algorithm adds."""
+        """If clients have different nets: all of them, without the parts that the algorithm adds."""
         return tuple(map(self.build_plain_net, self.nets.values()))
 
     def build_plain_net(self, build: Callable[[], Net]) -> Net:
-        """Build a net with the same initial weights as in a run with only this net."""
+        """Build a plain net, with the initial weights that it has in a run with only this net."""
         with seeded(self.seed, "init"):
             net = build()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -137,13 +134,13 @@ class Plan:
         return net
 
     def count_shared(self, net: Net) -> int:
-        """Count the numbers that a client with this net shares."""
+        """Count the entries of all shared tensors of a net."""
         tensors = net.state_dict()
         return sum(tensors[k].numel() for k in self.list_names(net, 0, "shared"))
 
     @cached_property
     def trains_in_groups(self) -> bool:
-        """Return True if clients with small plain nets may train together, once a check has shown the same bits."""
+        """Return True if the run has small plain nets, whose clients train together where the bits are the same."""
         used = (self.training, *self.training_of.values())
         return all(h.optimizer == "sgd" for h in used) and any(
             map(is_small_and_plain, self.templates.values())
@@ -188,7 +185,7 @@ class Plan:
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial net or nets, including given tensors."""
+        """The digest of the initial net or nets, including given tensors."""
         return self.join_net_tensors(
             Tensors(net.state_dict()) for net in self.templates.values()
         ).digest()
@@ -202,7 +199,7 @@ class Plan:
         )
 
     def join_net_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
-        """Join the tensors of all nets; if clients have different nets, prefix them with the net's name."""
+        """Join the tensors of all initial nets; if clients have different nets, prefix them with the net's name."""
         parts = zip(self.templates, of_nets, strict=True)
         return Tensors({f"{n}|{k}" if n else k: v for n, part in parts for k, v in part.items()})
 
@@ -230,7 +227,7 @@ class Plan:
         return self.complete_server(Server(0, self.federation.sizes(), model, average=average))
 
     def complete_server(self, server: Server) -> Server:
-        """Return a server with the facts that a commit does not hold: the kind of each tensor."""
+        """Add to a server's state what a commit does not hold: names of buffers, shapes of narrow nets."""
         shapes = dict[str, Mapping[str, tuple[int, ...]]]()
         if self.algorithm.needs_nets == "slices":
             of_net = {name: self.list_shapes(net) for name, net in self.templates.items()}
@@ -245,7 +242,7 @@ class Plan:
     def select_clients(
         self, t: int, clock: float = 0.0, available: Sequence[str] | None = None
     ) -> list[str]:
-        """Select the clients of round ``t``, which starts at ``clock`` of the simulated time.
+        """Select the clients of round ``t``, which starts at the simulated time ``clock``.
 
         ``available`` are the clients to which the engine can give a job; default: all.
         """
@@ -320,7 +317,7 @@ class Plan:
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
-        """Return the kind of each tensor in a copy of an initial net; all copies of a round agree."""
+        """Return the kind of each tensor in a client's net, a copy of ``template``, from the cache of the round."""
         key = (id(template), t)
         if key not in self.kinds_of_round:
             for old in [k for k in self.kinds_of_round if k[1] != t]:
@@ -335,7 +332,7 @@ class Plan:
 
     @cached_property
     def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
-        """By number of examples: how clients can be evaluated in blocks without a change of any bit."""
+        """Cache of block evaluation: for each number of examples, the way that does not change any bit."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
@@ -470,7 +467,7 @@ def describe_selection(
 
 
 def describe_plan(plan: Plan) -> RunFacts:
-    """Collect the facts of a plan on which protections may depend."""
+    """Collect the settings of a plan on which protections may depend."""
     clients = len(plan.federation.clients)
     kind, rate = describe_selection(plan.algorithm, plan.participation, clients)
     return RunFacts(

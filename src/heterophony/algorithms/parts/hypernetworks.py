@@ -1,7 +1,8 @@
-"""A hypernetwork on the server: hidden features of a client's embedding, and a linear layer per tensor it makes.
+"""A hypernetwork on the server: it makes each client's model from an embedding of the client.
 
-Its parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and ``made/NAME/weight``
-and ``made/NAME/bias`` for each tensor of the model. The biases start as the initial model and the
+Hidden layers turn the embedding into features, and a linear layer for each tensor of the model makes that
+tensor from them. The parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and
+``made/NAME/weight`` and ``made/NAME/bias`` for each tensor. The biases start as the initial model and the
 weights at 0, so that a run starts as with FedAvg.
 """
 
@@ -48,7 +49,7 @@ def compute_features(w: Tensors, embedding: Tensor) -> Tensor:
 
 
 def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
-    """Generate the model of an embedding, with the names and shapes of ``like``."""
+    """Make the model of an embedding with a hypernetwork, with the names and shapes of ``like``."""
     z = compute_features(w, embedding)
 
     def make_tensor(name: str, v: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
 def compute_hypernetwork_gradient(
     w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]
 ) -> Tensors:
-    """Compute the gradient of the hypernetwork from its clients' moves, averaged over clients.
+    """Compute the gradient of a hypernetwork from its clients' moves, averaged over clients.
 
     The ``move`` of a client is its received model minus its trained one. It replaces the
     gradient of the model in the chain rule.
@@ -93,17 +94,17 @@ class HypernetworkOnServer(Algorithm):
     layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
     def create_parameters(self, server: Server) -> Tensors:
-        """Create the hypernetwork; subclasses add the embeddings, or the net that makes them."""
+        """Create the hypernetwork's parameters; subclasses add embeddings, or the net that makes them."""
         return create_hypernetwork(
             server.learned, self.get_embedding_width(server), self.hidden, self.layers
         )
 
     def get_embedding_width(self, server: Server) -> int:
-        """Return the width of an embedding."""
+        """Return the width of a client's embedding."""
         return self.embedding or 1 + len(server.clients) // 4
 
     def update_hypernetwork(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
-        """Make one SGD step with momentum; running statistics are averaged as configured."""
+        """Make one SGD step of the hypernetwork from a round's replies; average running statistics."""
         w, learned = (
             server.memory.get("hypernetwork") or self.create_parameters(server),
             list(server.learned),
