@@ -90,6 +90,6 @@ class CFL(Algorithm):
         return of.index_fill(0, torch.tensor([at[i] for i in second]), int(of.max()) + 1)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Return the number of clusters."""
+        """Return the number of clusters of clients."""
         clusters = after.memory.get("clusters", {"of": torch.zeros(1)})
         return {"clusters": float(len(clusters["of"].unique()))}

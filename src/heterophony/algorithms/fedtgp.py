@@ -50,7 +50,7 @@ class FedTGP(prototypes.PrototypeAlgorithm):
         return server.update(generator=w, prototypes=new)
 
     def compute_margin(self, z: Tensor, y: Tensor) -> float:
-        """Return the largest distance between a class mean and its nearest neighbour, at most τ."""
+        """Compute FedTGP's margin: the largest distance of a class mean from its nearest one, at most τ."""
         means = torch.stack([z[y == c].mean(0) for c in y.unique()])
         if len(means) < 2:
             return self.margin

@@ -51,7 +51,7 @@ class GaussHead(Algorithm):
 
     @property
     def trained(self) -> Algorithm:
-        """The method that trains the base and the shared head."""
+        """The algorithm that trains the base and the shared head."""
         return METHODS[self.method]()
 
     def check_training(self, training: Training) -> None:
@@ -73,7 +73,7 @@ class GaussHead(Algorithm):
         if self.share == "nothing":
             return reply
         own = gaussians.collect_client_statistics(client)
-        gaussians.get_common_statistics(client).move_halfway(own)
+        gaussians.get_statistics(client).move_halfway(own)
         return reply | client.shared().only("gaussian.*")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -84,11 +84,9 @@ class GaussHead(Algorithm):
             client.memory["gaussian_head"] = self.fit_head(client)
 
     def fit_head(self, client: Client) -> Tensors:
-        """Compute the linear discriminant of the client's features, shrunk towards the common statistics."""
+        """Fit the personal head: the linear discriminant of the client's features and the common statistics."""
         own = gaussians.collect_client_statistics(client)
-        common = (
-            Tensors() if self.share == "nothing" else gaussians.get_common_statistics(client).read()
-        )
+        common = Tensors() if self.share == "nothing" else gaussians.get_statistics(client).read()
         strengths = (self.mean_examples, self.covariance_examples)
         return gaussians.fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
 

@@ -107,7 +107,7 @@ def check_tensor_allowed(name: str, v: Tensor) -> None:
 
 
 def check_same_structure(tensors: Tensors, like: Tensors) -> None:
-    """Raise CodecError unless the tensors have exactly the names, shapes and types of ``like``."""
+    """Raise CodecError unless decoded tensors have exactly the names, shapes and types of ``like``."""
     odd = sorted(tensors.keys() ^ like.keys())
     if odd:
         raise CodecError(f"tensor {odd[0]!r} is {'missing' if odd[0] in like else 'not expected'}")

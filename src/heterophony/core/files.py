@@ -368,7 +368,7 @@ NAME_RULE = "use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.
 
 
 def sort_names(names: Iterable[str]) -> list[str]:
-    """Sort names in natural order: 2 before 10, site-2 before site-10."""
+    """Sort names of clients or runs in natural order: 2 before 10, site-2 before site-10."""
     return sorted(names, key=make_natural_sort_key)
 
 

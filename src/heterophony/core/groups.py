@@ -85,7 +85,7 @@ def is_small(parameters: Iterable[nn.Parameter]) -> bool:
 
 
 def is_small_and_plain(net: Net) -> bool:
-    """Return True if several clients with such a net may train together."""
+    """Return True if clients with this net may train together: it is small and has only plain layers."""
     return is_small(net.parameters()) and compile_net(net) is not None
 
 

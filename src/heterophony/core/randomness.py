@@ -27,7 +27,7 @@ def derive_seed(*key: object) -> int:
 
 
 def make_generator(*key: object) -> np.random.Generator:
-    """Create a NumPy generator for the purpose that the key names."""
+    """Create a NumPy random generator for one purpose, seeded by a key such as (seed, "attack")."""
     return np.random.default_rng(derive_seed(*key))
 
 

@@ -199,7 +199,7 @@ class Samples:
     def gather_batches(
         self, epochs: Iterable[Tensor], size: int, draws: ImageDraws | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over mini-batches of the examples at the positions of every epoch.
+        """Iterate over the training mini-batches of the examples at the positions of every epoch.
 
         Several small batches are gathered at once; each has the same bits as from ``batch``.
         """
@@ -214,7 +214,7 @@ class Samples:
                     yield (xs if is_aligned(xs) else xs.clone()), ys
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over all examples in order, for evaluation; the last batch may be smaller."""
+        """Iterate over mini-batches of all examples in order, for evaluation; the last may be smaller."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
 
     def count_classes(self, classes: int) -> Tensor:

@@ -64,7 +64,7 @@ def list_label_losses(output: Tensor, y: Tensor) -> Tensor:
 
 
 def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Mark the examples whose largest logit is that of their class."""
+    """Return True for each example whose largest logit is that of its class."""
     return output.argmax(1) == y
 
 
@@ -229,7 +229,7 @@ def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
 def choose_metrics(
     chosen: Sequence[str | MetricFunction], task: TaskName, key: str = "evaluation.metrics"
 ) -> tuple[Metric, ...]:
-    """Return the metrics with these names; a user's own function is named after the function."""
+    """Return the metrics that ``evaluation.metrics`` names; a user's function is named after itself."""
     found = []
     for item in chosen:
         if callable(item):

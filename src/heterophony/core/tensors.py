@@ -66,19 +66,19 @@ class Tensors(dict[str, Tensor]):
         return Tensors({**self, **other})
 
     def dot(self, other: Tensors) -> Tensor:
-        """Return the inner product over all names; its bits do not depend on the memory format."""
+        """Return the inner product with other tensors, as vectors; its bits do not depend on the memory format."""
         return sum_scalars((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
 
     def square(self) -> Tensor:
-        """Return the squared norm."""
+        """Return the squared norm of all tensors, taken as one vector."""
         return self.dot(self)
 
     def sum(self) -> Tensor:
-        """Return the sum of all entries of all tensors."""
+        """Return the sum of the entries of all tensors."""
         return sum_scalars(v.contiguous().sum() for v in self.values())
 
     def zeros(self) -> Tensors:
-        """Return zeros with the same names, shapes and types."""
+        """Return tensors of zeros with the same names, shapes and types."""
         return self.map(torch.zeros_like)
 
     def only(self, *patterns: str) -> Tensors:
@@ -90,20 +90,20 @@ class Tensors(dict[str, Tensor]):
         return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
-        """Prefix every name: ``w`` becomes ``own.w`` under ``own.``."""
+        """Prefix the name of every tensor: ``w`` becomes ``own.w`` under ``own.``."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
     def below(self, prefix: str) -> Tensors:
-        """Select the names that start with the prefix, and remove the prefix."""
+        """Select the tensors whose name starts with the prefix, and remove the prefix."""
         return Tensors({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of all values, not counting names."""
+        """The number of bytes of all tensors, not counting names."""
         return sum(v.nbytes for v in self.values())
 
     def digest(self) -> str:
-        """Return the sha256 of all names, types, shapes and values."""
+        """Return the sha256 of all tensors: their names, types, shapes and values."""
         h = hashlib.sha256()
         for name, v in self.items():
             h.update(f"{name!r}|{v.dtype}|{tuple(v.shape)}|".encode())
@@ -115,7 +115,7 @@ Memory = Mapping[str, Tensors]  # named sets of tensors: what a client or a serv
 
 
 def tensor_to_bytes(tensor: Tensor) -> bytes:
-    """Return the bytes of the values in row-major order, whatever the memory format."""
+    """Return the bytes of a tensor's values in row-major order, whatever its memory format."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 

@@ -160,7 +160,7 @@ def get_gaussian_head(client: Client) -> GaussianHead:
     return head
 
 
-def get_common_statistics(client: Client) -> ClassStatistics:
+def get_statistics(client: Client) -> ClassStatistics:
     """Return the feature statistics common to all clients, which are part of a client's net."""
     common = client.net.get_submodule("gaussian")
     assert isinstance(common, ClassStatistics)

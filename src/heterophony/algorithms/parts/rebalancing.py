@@ -46,7 +46,7 @@ def augment_images(x: Tensor, kind: Augmentation, unit: float, magnitude: float 
 
 
 def augment_simple(x: Tensor, magnitude: float) -> Tensor:
-    """Flip, crop with a shift, rotate, change colours (unless grey) and translate images, in this order.
+    """Augment images: flip, crop with a shift, rotate, change colours (unless grey), translate.
 
     The papers list the steps but not their sizes: ``magnitude`` 1 is a guess, usual for CIFAR-10.
     """
@@ -65,7 +65,7 @@ def augment_simple(x: Tensor, magnitude: float) -> Tensor:
 
 
 def augment_auto(x: Tensor, policy: str) -> Tensor:
-    """Apply one of AutoAugment's policies.
+    """Augment images by one of AutoAugment's policies.
 
     kornia draws one sub-policy per batch, so images are first grouped by their sub-policy. Grey
     images are passed as three equal channels.
@@ -96,7 +96,7 @@ ThresholdScope = Literal["class_nonzero", "client_size"]
 
 
 def compute_statistic(counts: Tensor, threshold: Threshold) -> Tensor:
-    """Compute FedReG's threshold, a statistic of counts; of one count, the second smallest is that one."""
+    """Compute FedReG's threshold, a statistic of counts such as their mean or the second smallest."""
     ordered = counts.sort().values.double()
     places = {"max": -1, "min": 0, "second_min": min(1, len(ordered) - 1)}
     if threshold in places:
@@ -153,7 +153,7 @@ HeadWeights = Literal["split", "origin", "rebalanced"]
 def get_balanced_data(
     client: Client, target: int, augment: Augmentation, magnitude: float
 ) -> Samples:
-    """Return the client's balanced set, which is made once and stored."""
+    """Return a client's balanced training set, which is made once and stored."""
 
     def rebalanced(data: ClientData) -> Samples:  # the function's name is part of the seed
         return rebalance(data.train, target, augment, magnitude)
