@@ -28,12 +28,7 @@ from ..data.sources import read_source
 from ..data.transforms import build_skew
 from ..jobs.dry_runs import check_merge
 from ..jobs.plan import Plan, describe_selection
-from ..models import (
-    MODEL_DESCRIPTIONS,
-    TOKEN_MODELS,
-    get_default_head_depth,
-    get_model_builder,
-)
+from ..models import MODEL_DESCRIPTIONS, TOKEN_MODELS, get_default_head_depth, get_model_builder
 from ..population.attacks import Attack, Faults, check_participation
 from ..population.availability import Speeds
 from ..population.participation import Participation, Poisson, RandomParticipation
@@ -129,58 +124,24 @@ class Config:
         net: Callable[[], Net] | ClientNets | None = None,
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
+        on_boards: bool = False,
     ) -> Plan:
-        """Build the plan of a simulation; raise ConfigError if its parts are incompatible.
+        """Build the plan of a run; raise ConfigError if its parts are incompatible.
 
-        ``net`` builds a user's net, or one per client, instead of the net that [model] names.
-        ``loss`` and ``metrics`` are the user's functions.
+        ``net`` builds a user's net, or one per client, instead of the net that [model] names. ``loss``
+        and ``metrics`` are the user's functions. ``on_boards`` skips the dry run of protections.
         """
-        plan = self.make_plan(federation, net, loss, metrics)
-        check_merge(plan)
-        return plan
-
-    def with_checkpoint(self, checkpoint: Path | None) -> Config:
-        """Return the configuration with ``model.init`` set to a checkpoint; None changes nothing."""
-        if checkpoint is None:
-            return self
-        return replace(self, model=replace(self.model, init=str(checkpoint)))
-
-    def build_board_plan(self, federation: Federation) -> Plan:
-        """Build the plan of a run on boards, where faults are real rather than simulated."""
-        if self.evaluation.keep_best:
-            raise ConfigError(
-                "evaluation.keep_best: boards keep only their newest state, not the best; remove it"
-            )
-        groups = self.model.group or ()
-        if self.model.groups or any("share" in group for group in groups):
-            raise ConfigError(
-                "model.group: on boards, every group must list its clients, as in clients = ['0', '1']"
-            )
-        plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
-        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
-
-    def make_plan(
-        self,
-        federation: Federation,
-        net: Callable[[], Net] | ClientNets | None = None,
-        loss: Criterion | None = None,
-        metrics: Sequence[str | MetricFunction] | None = None,
-    ) -> Plan:
-        """Make the plan of the run, without the dry run of its protections; see ``build_plan``."""
         check_task(self.algorithm, self.algorithm_name, federation.task, loss)
         self.check_validation(federation)
-        chosen = self.evaluation.metrics if metrics is None else metrics
-        if chosen is None:
-            chosen = TASKS[federation.task].metrics
+        configured = self.evaluation.metrics if metrics is None else metrics
+        chosen = TASKS[federation.task].metrics if configured is None else configured
         check_participation(self.faults, self.speeds, self.participation, federation.clients)
         self.attack.check_run(federation.clients, federation.task)
-        nets = net if isinstance(net, ClientNets) else None
+        own, nets = (None, net) if isinstance(net, ClientNets) else (net, None)
         if net is None:
             depth = self.algorithm.head_depth
             nets = choose_nets(self.model, federation, self.top.seed, depth)
-        built = self.prepare_builders(
-            federation, None if isinstance(net, ClientNets) else net, nets
-        )
+        built = self.prepare_builders(federation, own, nets)
         plan = Plan(
             algorithm=self.algorithm,
             model=next(iter(built.values())),
@@ -208,7 +169,31 @@ class Config:
             patience=self.stop.patience,
         )
         check_nets(plan)
+        if not on_boards:
+            check_merge(plan)
         return plan
+
+    def with_checkpoint(self, checkpoint: Path | None) -> Config:
+        """Return the configuration with ``model.init`` set to a checkpoint; None changes nothing."""
+        if checkpoint is None:
+            return self
+        return replace(self, model=replace(self.model, init=str(checkpoint)))
+
+    def build_board_plan(self, federation: Federation) -> Plan:
+        """Build the plan of a run on boards, where faults are real rather than simulated."""
+        if self.evaluation.keep_best:
+            raise ConfigError(
+                "evaluation.keep_best: boards keep only their newest state, not the best; remove it"
+            )
+        groups = self.model.group or ()
+        if self.model.groups or any("share" in group for group in groups):
+            raise ConfigError(
+                "model.group: on boards, every group must list its clients, as in clients = ['0', '1']"
+            )
+        plan = replace(self, faults=Faults(), attack=Attack()).build_plan(
+            federation, on_boards=True
+        )
+        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
 
     def prepare_builders(
         self, federation: Federation, net: Callable[[], Net] | None, nets: ClientNets | None

@@ -15,12 +15,7 @@ from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_nam
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, choose, suggest_or_list
 from ..core.net import Net
-from ..core.own_modules import (
-    import_named_module,
-    is_library_name,
-    is_own_code,
-    locate_code,
-)
+from ..core.own_modules import import_named_module, is_library_name, is_own_code, locate_code
 from ..core.randomness import make_generator, seeded
 from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
@@ -268,7 +263,7 @@ def build_module(model: OwnModel) -> nn.Module:
 
 
 def check_copyable(module: nn.Module) -> None:
-    """Raise ConfigError for a user's module that cannot be copied, as if it holds a lock or an open file."""
+    """Raise ConfigError for a user's module that cannot be copied, such as one with a lock or an open file."""
     try:
         deepcopy(module)
     except Exception:  # the user's object may raise anything

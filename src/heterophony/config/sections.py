@@ -49,9 +49,7 @@ class ParticipationSkew(CheckedSettings):
     )
 
 
-def parse_participation(
-    given: Mapping[str, Any],
-) -> tuple[Uniform | Skewed | Poisson, Faults]:
+def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed | Poisson, Faults]:
     """Parse the section [participation]: the selection rule and the simulated faults."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
     known = [*(f.name for f in list_settings(Uniform)), "kind", "skew", *fault_keys]
@@ -170,10 +168,7 @@ class NetGroup:
     name: str = setting("", "the model's name")
     clients: list[str] | None = setting(None, "names of the clients with this net")
     share: float | None = setting(
-        None,
-        "share of the clients that no group lists, drawn with the seed",
-        above=0,
-        high=1,
+        None, "share of the clients that no group lists, drawn with the seed", above=0, high=1
     )
 
     def __post_init__(self) -> None:

@@ -19,12 +19,7 @@ from .samples import BYTES_TO_PLUS_MINUS_ONE
 
 WORD_BYTES = 4
 MASK = "attention_mask"
-DTYPES = {
-    "uint8": torch.uint8,
-    "bool": torch.bool,
-    "int64": torch.int64,
-    "float32": torch.float32,
-}
+DTYPES = {"uint8": torch.uint8, "bool": torch.bool, "int64": torch.int64, "float32": torch.float32}
 Inputs = tuple[Tensor, ...] | dict[str, Tensor]
 
 

@@ -92,14 +92,7 @@ def score_numbers(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(
-            "classification",
-            cross_entropy,
-            list_class_losses,
-            score_classes,
-            (),
-            "{n} logits",
-        ),
+        Task("classification", cross_entropy, list_class_losses, score_classes, (), "{n} logits"),
         Task(
             "regression",
             compute_regression_loss,

@@ -19,15 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .net import (
-    Memo,
-    Module,
-    copy_part,
-    find_aliases,
-    iterate_tensors,
-    list_state,
-    load_tensors,
-)
+from .net import Memo, Module, copy_part, find_aliases, iterate_tensors, list_state, load_tensors
 
 Kind = Literal["shared", "personal", "given"]  # sent in a round; kept on the client; never trained
 GIVEN_MARK = "_heterophony_given"  # an attribute of parameters; ``deepcopy`` does not copy it

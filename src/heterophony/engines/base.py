@@ -253,7 +253,7 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
 
 
 class Serial(Engine):
-    """Runs jobs one by one in this process.
+    """The serial engine: runs jobs one by one in this process.
 
     It uses one torch thread, as every worker does, so that all engines produce the same bits.
     """

@@ -131,7 +131,7 @@ class ReplyBatch:
         return cls(rows, None, [encode_message(group, 0, to) for group, to in parts])
 
     def decode(self) -> list[Reply]:
-        """Decode the replies, and delete their files."""
+        """Decode a worker's replies, and delete their files."""
         groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
         if self.stacked is not None:
             groups = self.stacked.decode(len(self.rows))

@@ -136,7 +136,7 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
 
 
 def list_unprotected(plan: Plan) -> list[str]:
-    """List the tensors of a reply that no protection covers, as they are no change of received tensors."""
+    """List the tensors of a reply that no protection covers: those that are no change of received ones."""
     replies, sent = simulate_replies(replace(plan, protections=()))
     moves = set(list_moves(replies[0].tensors, sent))
     return [k for k in replies[0].tensors if k not in moves]

@@ -299,7 +299,7 @@ class Plan:
 
     @property
     def file_digests(self) -> dict[str, str]:
-        """SHA-256 of every file that decides availability or speeds."""
+        """The SHA-256 of every file of availability or speeds."""
         files = [getattr(self.faults.availability, "file", None), self.speeds.file]
         return {f: hash_file(f) for f in files if f}
 

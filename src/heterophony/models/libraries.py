@@ -45,7 +45,7 @@ def build_library_net(
     module = import_module(library)
     make = {"timm": build_timm_net, "transformers": build_transformer}[library]
     try:
-        with quiet(library):
+        with silence_library(library):
             return make(module, net, shape, classes, pretrained).float()
     except ConfigError:
         raise
@@ -57,7 +57,7 @@ assert set(LIBRARIES) == {"timm", "transformers"}
 
 
 @contextmanager
-def quiet(library: str) -> Iterator[None]:
+def silence_library(library: str) -> Iterator[None]:
     """Silence the transformers library inside the ``with`` block: it would warn of the new head."""
     if library != "transformers":
         yield

@@ -15,7 +15,7 @@ from .convnets import build_net, check_image_shape
 
 
 class NarrowBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
+    """A residual block: two 3x3 convolutions and a shortcut, a 1x1 convolution if the width changes."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ NormLayer = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
+    """A residual block like ``NarrowBlock``, with a choice of the normalisation layer."""
 
     def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from ..core.settings import check_settings, setting
 
 
 class Participation(Protocol):
-    """An object that selects the clients of each round."""
+    """A selection rule: it selects the clients of each round."""
 
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
         """Return the clients of round ``t``, in client order; a client listed twice trains twice."""

@@ -107,7 +107,7 @@ class Protection(CheckedSettings):
 
     @property
     def works_on_client(self) -> bool:
-        """Return True if the protection has a half on the client."""
+        """Return True if the protection runs code on the client."""
         return type(self).leave is not Protection.leave
 
     @property

@@ -110,7 +110,7 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
 
 
 def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
-    """Raise ConfigError if the losses of examples in a batch depend on each other, which DP-SGD excludes.
+    """Raise ConfigError if the loss of an example depends on others in its batch, which DP-SGD rules out.
 
     The gradients of the same examples are compared in three small batches: unchanged, with the last
     example replaced, and without the last example. The parameters are moved a little for this, because a

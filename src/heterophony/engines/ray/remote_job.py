@@ -217,14 +217,13 @@ class OpenRun:
     def load_tensors(self, encoded: EncodedTensors, fetch: Fetch) -> Tensors:
         """Return the tensors of a remote job, decoded once for all jobs that share them."""
         return self.tensor_cache.get(
-            encoded.key,
-            lambda: decode_groups(encoded.fetch_bytes(fetch), finite=False)[0]["down"],
+            encoded.key, lambda: decode_groups(encoded.fetch_bytes(fetch), finite=False)[0]["down"]
         )
 
 
 def prepare_on_node(where: WorkerPlace) -> Compute:
     """Set torch up for the GPU that Ray gave to this worker: the only one that it sees."""
-    if where.device == "cuda" and not count_devices("cuda"):
+    if where.compute.device.type == "cuda" and not count_devices("cuda"):
         raise EngineError(
             "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
             " there, or set engine.accelerator = 'cpu'"
