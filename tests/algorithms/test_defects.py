@@ -1371,14 +1371,14 @@ def check_cfls_parts_are_of_clients():
 
 def cfl_takes_positions_for_clients(patch: Patch) -> None:
     """Positions within the cluster are taken for clients: the second split moves strangers."""
-    split = CFL.split
+    split = CFL.split_cluster
 
     def wrong(self, server, of, cluster):
         at, after = (of == cluster).nonzero().flatten().tolist(), split(self, server, of, cluster)
         moved = [at.index(i) for i in (after != of).nonzero().flatten().tolist()]
         return of.index_fill(0, torch.tensor(moved, dtype=torch.int64), int(after.max()))
 
-    patch.setattr(CFL, "split", wrong)
+    patch.setattr(CFL, "split_cluster", wrong)
 
 
 def check_cfls_split_separates_what_is_least_alike():
@@ -1531,8 +1531,8 @@ def check_peflls_embedding_is_trained():
 
 def peflls_embedding_is_detached(patch: Patch) -> None:
     """The embedding arrives as a message, and no gradient goes back to what made it."""
-    compute = pefll.embed
-    patch.setattr(pefll, "embed", lambda w, p: compute(w, p).detach())
+    compute = pefll.embed_client
+    patch.setattr(pefll, "embed_client", lambda w, p: compute(w, p).detach())
 
 
 def check_floras_net_moves_by_the_mean_of_the_products():
