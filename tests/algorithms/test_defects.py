@@ -1511,7 +1511,7 @@ def check_floco_draws_points_of_the_simplex():
     how = Floco(vertices=3, rho=0.5)
     client = client_of(how, extra=centre)
     with seeded("points"):
-        points = torch.tensor([how.draw(client) for _ in range(100)])
+        points = torch.tensor([how.draw_point(client) for _ in range(100)])
     assert torch.allclose(points.sum(1), torch.ones(100), atol=1e-6)
     assert bool((points >= 0).all())
     assert 0.1 < float((points - centre["floco/centre"]).abs().sum(1).max()) <= 1.0

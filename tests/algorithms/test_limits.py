@@ -662,7 +662,7 @@ def test_floco_with_one_corner_is_fedavg(net):
 def test_pefll_of_one_embedding_is_pfedhn_of_one_embedding(monkeypatch):
     """If every client has the same embedding, which is not trained, both rules are the same step."""
     one = torch.tensor([0.5, -1.0])
-    for module, name in ((pefll, "embed"), (pfedhn, "get_embedding")):
+    for module, name in ((pefll, "embed_client"), (pfedhn, "get_embedding")):
         monkeypatch.setattr(module, name, lambda *_: one)
     draws = hypernetworks.create_hypernetwork
 
