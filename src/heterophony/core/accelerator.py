@@ -239,13 +239,6 @@ def suggest_device_remedy(kind: str) -> str:
     return "check the driver, or " if kind == "cuda" else ""
 
 
-def choose_compute(
-    device: str = "auto", precision: Precision = "float32", deterministic: bool = True
-) -> Compute:
-    """Return the device, precision and determinism of jobs; raise ConfigError if the device is missing."""
-    return Compute(find_device(device), precision, deterministic)
-
-
 def assign_gpu(compute: Compute, worker: int) -> Compute:
     """Assign a GPU to a worker process: of several GPUs, worker i uses GPU i modulo their number."""
     kind = compute.device.type

@@ -1,7 +1,7 @@
 """Encode named tensors and a small header as bytes, and decode them without unpickling anything.
 
 Layout of a blob: ``HET1``, four bytes of header length, a JSON object, then safetensors. The
-decoder limits the size and can require the exact names, shapes and types that are expected.
+decoder limits the size; ``check_same_structure`` requires the names, shapes and types that are expected.
 """
 
 from __future__ import annotations
@@ -38,19 +38,13 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
     return b"".join([MAGIC, len(head).to_bytes(4, "big"), head, body])
 
 
-def decode_blob(
-    blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
-) -> tuple[Tensors, dict[str, Any]]:
+def decode_blob(blob: bytes, finite: bool = True) -> tuple[Tensors, dict[str, Any]]:
     """Decode a blob into tensors and header; raise CodecError for invalid bytes before allocating memory.
 
-    If ``like`` is given, the tensors must have its names, shapes and types. With ``finite``, NaN and
-    infinity are refused.
+    With ``finite``, NaN and infinity are refused.
     """
-    header, body = split_blob(blob, limit)
-    tensors = from_safetensors(body, finite)
-    if like is not None:
-        check_same_structure(tensors, like)
-    return tensors, header
+    header, body = split_blob(blob)
+    return from_safetensors(body, finite), header
 
 
 def to_safetensors(tensors: Tensors) -> bytes:
@@ -79,10 +73,10 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     return tensors
 
 
-def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
+def split_blob(blob: bytes) -> tuple[dict[str, Any], bytes]:
     """Split an encoded blob into its header and its safetensors; raise CodecError if a length is wrong."""
-    if len(blob) > limit:
-        raise CodecError(f"{len(blob)} bytes exceed the limit of {limit}")
+    if len(blob) > BLOB_LIMIT:
+        raise CodecError(f"{len(blob)} bytes exceed the limit of {BLOB_LIMIT}")
     size = int.from_bytes(blob[4:8], "big")
     if blob[:4] != MAGIC or len(blob) < 16 + size:
         raise CodecError("these bytes are not from heterophony, or were cut short")

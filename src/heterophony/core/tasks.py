@@ -219,14 +219,12 @@ def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
     return {f"{CONFUSION}_{true}_{predicted}": n for (true, predicted), n in cells_and_counts}
 
 
-def choose_metrics(
-    chosen: Sequence[str | MetricFunction], task: TaskName, key: str = "evaluation.metrics"
-) -> tuple[Metric, ...]:
+def choose_metrics(chosen: Sequence[str | MetricFunction], task: TaskName) -> tuple[Metric, ...]:
     """Return the metrics that ``evaluation.metrics`` names; a user's function is named after itself."""
     found = []
     for item in chosen:
         if callable(item):
-            found.append(Metric(name_own_metric(item, key), item))
+            found.append(Metric(name_own_metric(item), item))
             continue
         name = str(item).lower()
         metric = METRICS.get(name)
@@ -239,19 +237,23 @@ def choose_metrics(
                 if metric
                 else f"unknown metric '{item}'"
             )
-            raise ConfigError(f"{key}: {what}{suggest_or_list(str(item), known)}")
+            raise ConfigError(f"evaluation.metrics: {what}{suggest_or_list(str(item), known)}")
         found.append(Metric(name, COMPUTE[name]))
     names = [m.name for m in found]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{key}: a metric is listed twice")
+        raise ConfigError("evaluation.metrics: a metric is listed twice")
     return tuple(found)
 
 
-def name_own_metric(function: MetricFunction, key: str) -> str:
+def name_own_metric(function: MetricFunction) -> str:
     """Return the name of a user's metric; raise ConfigError if it is no identifier or a built-in metric."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:
-        raise ConfigError(f"{key}: a metric needs a name; define it with `def`, not as {name}")
+        raise ConfigError(
+            f"evaluation.metrics: a metric needs a name; define it with `def`, not as {name}"
+        )
     if name in METRICS:
-        raise ConfigError(f"{key}: '{name}' is a built-in metric; give the function another name")
+        raise ConfigError(
+            f"evaluation.metrics: '{name}' is a built-in metric; give the function another name"
+        )
     return name

@@ -31,6 +31,7 @@ from ..core.tensors import Memory, Tensors
 from ..jobs.plan import Job
 
 INLINE_BYTES = 1 << 16  # below this size, a pipe is faster than a file
+CACHED_MODELS = 2  # tensors that a worker keeps decoded: those sent, and the generic model
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -248,14 +249,14 @@ class EncodeOnce(Generic[T]):
 class TensorCache(Generic[K]):
     """Keeps the tensors that a worker decoded last, because many jobs of a round share them."""
 
-    def __init__(self, size: int = 2) -> None:
-        self.size, self.known = size, OrderedDict[K, Tensors]()
+    def __init__(self) -> None:
+        self.known = OrderedDict[K, Tensors]()
 
     def get(self, key: K, decode: Callable[[], Tensors]) -> Tensors:
         """Return the decoded tensors with this key; decode them unless they are cached."""
         if key not in self.known:
             self.known[key] = decode()
-            while len(self.known) > self.size:
+            if len(self.known) > CACHED_MODELS:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)
         return self.known[key]

@@ -137,8 +137,7 @@ def cut_last_linear(net: Net) -> tuple[nn.Module, nn.Linear]:
     name, last = find_last_linear(net, True)
     if not name:
         return nn.Identity(), last
-    parent, _, child = f"head.{name}".rpartition(".")
-    net.get_submodule(parent).add_module(child, nn.Identity())
+    net.set_submodule(f"head.{name}", nn.Identity())
     return net.get_submodule("head"), last
 
 
@@ -150,8 +149,7 @@ def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
     name, last = find_last_linear(net, fixed)
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
     scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
-    parent, _, child = f"head.{name}".rstrip(".").rpartition(".")
-    net.get_submodule(parent).add_module(child, scaled)
+    net.set_submodule(f"head.{name}".rstrip("."), scaled)
 
 
 @dataclass(frozen=True)

@@ -189,8 +189,7 @@ def add_personal_adapters(net: Net) -> Net:
     """Add a second, personal adapter to every layer that has a low-rank adapter."""
     layers = list_lora_layers(net, "feddpa adds a second adapter to")
     for path, layer in layers.items():
-        parent, _, name = path.rpartition(".")
-        setattr(net.get_submodule(parent), name, DualAdapter(layer))
+        net.set_submodule(path, DualAdapter(layer))
     return net
 
 
