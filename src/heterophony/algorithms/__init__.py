@@ -136,7 +136,7 @@ def find_algorithm_name(name: str) -> str:
     if is_own_code(name):
         return name
     if hint := suggest_module_and_class(name, "Class"):
-        raise ConfigError(f"algorithm.name: no '{name}' here; {hint}")
+        raise ConfigError(f"algorithm.name: unknown name '{name}'; {hint}")
     return find_name(ALGORITHM_CLASSES, name, "algorithm.name")
 
 

@@ -81,7 +81,7 @@ class Reply:
         for name in self.metrics:
             if not isinstance(name, str):
                 raise ConfigError(
-                    f"client.metrics[{name!r}]: the name must be a text, not {type(name).__name__};"
+                    f"client.metrics[{name!r}]: the name must be a string, not {type(name).__name__};"
                     f" write client.metrics[{str(name)!r}]"
                 )
 

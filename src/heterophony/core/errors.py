@@ -111,7 +111,7 @@ def find_name(known: Iterable[str], name: str, where: str) -> str:
     """Return the registered name that a user's name matches, as ``fedreg`` for ``Fed-ReG``, or raise ConfigError."""
     names = list(known)
     if (found := match_name(names, name)) is None:
-        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, names)}")
+        raise ConfigError(f"{where}: unknown name '{name}'{suggest_or_list(name, names)}")
     return found
 
 

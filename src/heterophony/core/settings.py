@@ -18,7 +18,7 @@ TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     dict: "a table",
     list: "a list",
 }
@@ -173,7 +173,7 @@ def describe_settings(cls: type) -> list[dict[str, Any]]:
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        plain = {str: "a text", dict: "a table"}.get(get_origin(hint) or hint)
+        plain = {str: "a string", dict: "a table"}.get(get_origin(hint) or hint)
         allowed = " | ".join(map(str, choices)) or plain or describe_range(f)
         about = f.metadata.get("doc", "")
         rows.append({"name": f.name, "default": default, "allowed": allowed, "about": about})

@@ -65,7 +65,7 @@ def find_model_name(name: str, key: str = "model.name") -> str:
         )
     full, sign, width = name.partition("@")
     if hint := suggest_module_and_class(full, "function"):
-        raise ConfigError(f"{key}: no '{full}' here; {hint}")
+        raise ConfigError(f"{key}: unknown name '{full}'; {hint}")
     found = find_name(MODEL_DESCRIPTIONS, full, key)
     if not sign:
         return found
