@@ -110,7 +110,7 @@ class Engine(ABC):
         return None
 
     def describe_round(self) -> Mapping[str, Any] | None:
-        """Describe the work of each board in the last round, by name; None if there are no boards."""
+        """Describe the last round of each board, by its name; None if there are no boards."""
         return None
 
 

@@ -80,7 +80,7 @@ ADVICE = {
 
 
 def check_merge(plan: Plan) -> None:
-    """Raise ConfigError if a protection does not support the algorithm's kind of merge."""
+    """Raise ConfigError if the algorithm's merge is not of the kind that a protection requires."""
     needed = {p.merge_kind: p for p in plan.protections if p.merge_kind != "any"}
     guarding = [p for p in plan.protections if p.guards_replies]
     if not needed and not guarding:

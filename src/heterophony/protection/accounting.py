@@ -42,8 +42,8 @@ def import_accounting() -> ModuleType:
 def make_event(noise: float, rate: float | None, steps: int) -> Any:
     """Make dp-accounting's event for ``steps`` noisy sums, each over a Poisson sample at this rate.
 
-    ``noise`` is the standard deviation divided by the sensitivity. Without a rate, there is no
-    sampling that amplifies privacy.
+    ``noise`` is the standard deviation divided by the sensitivity. Without a rate, no
+    sampling amplifies privacy.
     """
     library = import_accounting()
     event = library.GaussianDpEvent(noise)

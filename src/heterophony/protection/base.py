@@ -170,7 +170,7 @@ class Protection(CheckedSettings):
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
         """On the server: return the tensors of one reply as the algorithm expects them.
 
-        Raise CodecError if no client's half could have sent this.
+        Raise CodecError if ``leave`` cannot have sent them.
         """
         return sent
 

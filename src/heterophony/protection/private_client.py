@@ -113,8 +113,8 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
     """Raise ConfigError if the loss of an example depends on others in its batch, which DP-SGD rules out.
 
     The gradients of the same examples are compared in three small batches: unchanged, with the last
-    example replaced, and without the last example. The parameters are moved a little for this, because a
-    term may have no gradient where they are, such as one that keeps features close to those received.
+    example replaced, and without the last example. The parameters are moved a little for this: a term such
+    as a distance from received features may have no gradient where they are.
     """
     if len(samples) < 2:
         return
