@@ -24,7 +24,7 @@ from helpers.support import (
     same,
 )
 from heterophony.algorithms.apple import APPLE
-from heterophony.algorithms.parts.mixing import choose_wanted
+from heterophony.algorithms.parts.mixing import choose_wanted_cores
 from heterophony.core.randomness import seeded
 
 WHOLE = {"participation": 1.0}
@@ -237,7 +237,7 @@ def test_models_of_large_weight_are_asked_for_more_often_the_longer_the_run_last
         for draw in range(200):
             client = type("Drawing", (), {"t": t, "memory": {f"core/{i}": 1 for i in range(4)}})()
             client.apart = lambda _, draw=draw: seeded("wanted", t, draw)
-            (i,) = choose_wanted(client, torch.tensor([9.0, *p]), 1)["apple/wanted"].tolist()
+            (i,) = choose_wanted_cores(client, torch.tensor([9.0, *p]), 1)["apple/wanted"].tolist()
             found[i] += 1
         return found
 

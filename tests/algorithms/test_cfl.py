@@ -11,7 +11,7 @@ import torch
 import heterophony as hp
 from helpers.support import model, played, same, two_kinds
 from heterophony.algorithms.cfl import CFL
-from heterophony.algorithms.parts.clusters import compute_cosines, split_in_two
+from heterophony.algorithms.parts.clusters import bisect_clients, compute_cosines
 from heterophony.core.algorithm import Reply, Server
 
 EAGER = CFL(eps1=10.0, eps2=0.0)
@@ -43,7 +43,7 @@ def test_a_split_makes_the_largest_cosine_across_as_small_as_can_be():
         for _ in range(10):
             points = [hp.Tensors({"w": torch.randn(3, generator=draw)}) for _ in range(n)]
             cosines = compute_cosines(points)
-            found, across = split_in_two(cosines)
+            found, across = bisect_clients(cosines)
             assert 0 < len(found) < n
             assert 0 not in found
             parts = [p for k in range(1, n) for p in combinations(range(n), k)]

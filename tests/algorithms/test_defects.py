@@ -1263,8 +1263,10 @@ def check_fedgens_noise_is_gaussian():
     extra = hp.Tensors({"fedgen/labels": torch.full((10,), 0.1)})
     client = client_of(how, extra=extra)
     with Patch.context() as patch:
-        real = fedgen.generate
-        patch.setattr(fedgen, "generate", lambda w, y, eps: (seen.append(eps), real(w, y, eps))[1])
+        real = fedgen.generate_features
+        patch.setattr(
+            fedgen, "generate_features", lambda w, y, eps: (seen.append(eps), real(w, y, eps))[1]
+        )
         how.local(client)
     assert (torch.cat(seen) < 0).float().mean().sub(0.5).abs() < 0.1
 
@@ -1332,7 +1334,7 @@ def check_ifcas_models_begin_apart():
 
 def ifcas_models_begin_alike(patch: Patch) -> None:
     """Copies of one model: all losses are equal, and everybody is in the first cluster for ever."""
-    patch.setattr(ifca, "initialise", lambda module: module)
+    patch.setattr(ifca, "reset_layers", lambda module: module)
 
 
 def check_ifcas_cluster_is_chosen_by_training_examples():
@@ -1369,14 +1371,14 @@ def check_cfls_parts_are_of_clients():
 
 def cfl_takes_positions_for_clients(patch: Patch) -> None:
     """Positions within the cluster are taken for clients: the second split moves strangers."""
-    split = CFL.split
+    split = CFL.split_cluster
 
     def wrong(self, server, of, cluster):
         at, after = (of == cluster).nonzero().flatten().tolist(), split(self, server, of, cluster)
         moved = [at.index(i) for i in (after != of).nonzero().flatten().tolist()]
         return of.index_fill(0, torch.tensor(moved, dtype=torch.int64), int(after.max()))
 
-    patch.setattr(CFL, "split", wrong)
+    patch.setattr(CFL, "split_cluster", wrong)
 
 
 def check_cfls_split_separates_what_is_least_alike():
@@ -1384,7 +1386,7 @@ def check_cfls_split_separates_what_is_least_alike():
     cosines = torch.tensor(
         [[1.0, 0.9, 0.2, 0.1], [0.9, 1.0, 0.7, 0.3], [0.2, 0.7, 1.0, 0.5], [0.1, 0.3, 0.5, 1.0]]
     )
-    assert cfl.split_in_two(cosines) == ([3], 0.5)
+    assert cfl.bisect_clients(cosines) == ([3], 0.5)
 
 
 def cfl_has_complete_linkage(patch: Patch) -> None:
@@ -1404,7 +1406,7 @@ def cfl_has_complete_linkage(patch: Patch) -> None:
         across = max(float(cosines[i, j]) for i in first for j in second)
         return sorted(second), round(across, 6)
 
-    patch.setattr(cfl, "split_in_two", complete)
+    patch.setattr(cfl, "bisect_clients", complete)
 
 
 # The table ----------------------------------------------------------------------------------
@@ -1429,7 +1431,7 @@ def knnpers_kernel_takes_distances(patch: Patch) -> None:
 
 def check_fedems_shares_know_the_weights():
     kept = {"fedem": hp.Tensors({"weights": torch.tensor([1.0, 0.0, 0.0])})}
-    assert torch.equal(FedEM().estimate(client_of(FedEM(), kept))[:, 0].unique(), torch.ones(1))
+    assert torch.equal(FedEM().estimate_shares(client_of(FedEM(), kept))[:, 0].unique(), torch.ones(1))
 
 
 def fedem_forgets_the_weights(patch: Patch) -> None:
@@ -1500,8 +1502,8 @@ def check_pfedhn_steps_towards_what_clients_trained():
 
 def pfedhn_steps_away(patch: Patch) -> None:
     """The trained model less the received one taken for a gradient: its sign is the other way round."""
-    slopes = hypernetworks.compute_slopes
-    patch.setattr(hypernetworks, "compute_slopes", lambda *of: -1.0 * slopes(*of))
+    slopes = hypernetworks.compute_hypernetwork_gradient
+    patch.setattr(hypernetworks, "compute_hypernetwork_gradient", lambda *of: -1.0 * slopes(*of))
 
 
 def check_floco_draws_points_of_the_simplex():
@@ -1509,7 +1511,7 @@ def check_floco_draws_points_of_the_simplex():
     how = Floco(vertices=3, rho=0.5)
     client = client_of(how, extra=centre)
     with seeded("points"):
-        points = torch.tensor([how.draw(client) for _ in range(100)])
+        points = torch.tensor([how.draw_point(client) for _ in range(100)])
     assert torch.allclose(points.sum(1), torch.ones(100), atol=1e-6)
     assert bool((points >= 0).all())
     assert 0.1 < float((points - centre["floco/centre"]).abs().sum(1).max()) <= 1.0
@@ -1529,8 +1531,8 @@ def check_peflls_embedding_is_trained():
 
 def peflls_embedding_is_detached(patch: Patch) -> None:
     """The embedding arrives as a message, and no gradient goes back to what made it."""
-    compute = pefll.embed
-    patch.setattr(pefll, "embed", lambda w, p: compute(w, p).detach())
+    compute = pefll.embed_client
+    patch.setattr(pefll, "embed_client", lambda w, p: compute(w, p).detach())
 
 
 def check_floras_net_moves_by_the_mean_of_the_products():
@@ -1563,7 +1565,7 @@ def flora_tells_a_from_b_by_its_length(patch: Patch) -> None:
         a, b = parts
         return b @ a
 
-    patch.setattr(flora, "stack", stack)
+    patch.setattr(flora, "sum_adapter_products", stack)
 
 
 DEFECTS = [

@@ -22,7 +22,7 @@ from helpers.support import (
     same,
 )
 from heterophony.algorithms.fedfomo import FedFomo
-from heterophony.algorithms.parts.clusters import split_examples
+from heterophony.algorithms.parts.clusters import hold_out_examples
 from heterophony.algorithms.parts.mixing import choose_downloads
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.randomness import seeded
@@ -140,17 +140,17 @@ def test_where_no_model_is_better_it_goes_back_to_the_one_before_training():
 
 def test_held_out_examples_are_spread_the_same_in_every_round_and_not_trained_on():
     data = digits().data("0").train
-    kept, held = split_examples(data, 0.2)
+    kept, held = hold_out_examples(data, 0.2)
     assert len(held) == len(data) // 5
     assert torch.equal(held.rows, data.rows[4::5])
     assert set(kept.rows.tolist()) | set(held.rows.tolist()) == set(data.rows.tolist())
     assert not set(kept.rows.tolist()) & set(held.rows.tolist())
-    whole, same_again = split_examples(data, 0.0)
+    whole, same_again = hold_out_examples(data, 0.0)
     assert whole is same_again is data
     two = data.select_examples(torch.arange(2))
-    assert [len(s) for s in split_examples(two, 0.2)] == [1, 1]
+    assert [len(s) for s in hold_out_examples(two, 0.2)] == [1, 1]
     one = data.select_examples(torch.arange(1))
-    assert [len(s) for s in split_examples(one, 0.2)] == [1, 1]
+    assert [len(s) for s in hold_out_examples(one, 0.2)] == [1, 1]
 
 
 def test_liking_adds_up_and_only_of_those_who_took_part():

@@ -12,8 +12,8 @@ from heterophony.algorithms import fedgen
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.parts.distillation import (
     GeneratorTraining,
-    compute_likeness,
-    generate,
+    compute_diversity_loss,
+    generate_features,
     make_generator,
     train_generator,
 )
@@ -40,7 +40,7 @@ def test_the_generator_learns_the_labels_of_the_heads_and_goes_on_where_it_was()
         y, eps = torch.tensor([0, 2] * 50), torch.randn(100, 4)
 
     def loss(w):
-        return cross_entropy(linear(generate(w, y, eps), *(heads()[k] for k in ("head.weight", "head.bias"))), y)  # fmt: skip
+        return cross_entropy(linear(generate_features(w, y, eps), *(heads()[k] for k in ("head.weight", "head.bias"))), y)  # fmt: skip
 
     with seeded("trained"):
         whole, _ = trained(60, hp.Tensors(), w)
@@ -54,19 +54,19 @@ def test_the_generator_learns_the_labels_of_the_heads_and_goes_on_where_it_was()
 def test_the_spread_of_features_is_rewarded():
     with seeded("spread"):
         eps, z = torch.randn(8, 4), torch.randn(8, 6)
-    assert compute_likeness(torch.ones(8, 6), eps) == 1
-    assert compute_likeness(z, eps) < 1
+    assert compute_diversity_loss(torch.ones(8, 6), eps) == 1
+    assert compute_diversity_loss(z, eps) < 1
 
 
 def test_clients_learn_from_features_of_labels_that_others_hold(monkeypatch):
     seen = []
-    real = fedgen.generate
+    real = fedgen.generate_features
 
     def spy(w, y, eps):
         seen.append((y, eps))
         return real(w, y, eps)
 
-    monkeypatch.setattr(fedgen, "generate", spy)
+    monkeypatch.setattr(fedgen, "generate_features", spy)
     result = played(FedGen(), rounds=2, participation=1.0)
     labels = result._server.memory["labels"]["fedgen/labels"]
     counts = sum(result.plan.federation.data(c).counts for c in result.plan.federation.clients)
@@ -98,7 +98,9 @@ def test_the_loss_is_of_the_head_on_generated_features(monkeypatch):
         if "fedgen/labels" in client.received:
             net, (x, y) = client.net, client.data.train.batch(torch.arange(6))
             monkeypatch.setattr(fedgen, "draw_labels", lambda shares, n: torch.arange(n) % 10)
-            monkeypatch.setattr(fedgen, "generate", lambda w, y, eps: torch.ones(len(y), 100))
+            monkeypatch.setattr(
+                fedgen, "generate_features", lambda w, y, eps: torch.ones(len(y), 100)
+            )
             made = cross_entropy(net.head(torch.ones(32, 100)), torch.arange(32) % 10)
             want = cross_entropy(net(x), y) + 0.5 * made
             checked.append(torch.allclose(loss(x, y), want, atol=1e-6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from helpers.support import played, same
-from heterophony.algorithms.fedtgp import FedTGP, add_classes, generate
+from heterophony.algorithms.fedtgp import FedTGP, add_classes, generate_prototypes
 from heterophony.algorithms.local import Local
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.tensors import Tensors
@@ -37,7 +37,7 @@ def test_the_server_takes_a_step_on_its_formula():
     before = merge(FedTGP(server_epochs=0), sent).memory["generator"]
     after = merge(FedTGP(server_epochs=1, server_batch=4, server_lr=0.1), sent).memory["generator"]
     w = before.map(lambda v: v.clone().requires_grad_())
-    z, made = torch.stack(list(sent.values())), generate(w)
+    z, made = torch.stack(list(sent.values())), generate_prototypes(w)
     delta = float((z[0] - z[1]).norm())
     losses = []
     for i in range(2):
@@ -53,7 +53,7 @@ def test_the_server_takes_a_step_on_its_formula():
 def test_equal_features_and_prototypes_have_a_gradient():
     """The authors' root of a difference of products is not a number there."""
     w = add_classes(Tensors(), [0, 1], 3)
-    same_place = generate(w).detach()
+    same_place = generate_prototypes(w).detach()
     sent = {"mean/0": same_place[0], "mean/1": same_place[1]}
     server = Server(1, {"0": 9}, Tensors(), {"generator": w})
     after = merge(FedTGP(server_epochs=3), sent, server=server)

@@ -77,7 +77,7 @@ def project_by_bisection(row: np.ndarray, size: float) -> np.ndarray:
 def test_a_step_trains_the_corners_by_their_share(monkeypatch):
     keep_order(monkeypatch)
     federation, point = digits(clients=1, examples=60), [0.5, 0.3, 0.2]
-    monkeypatch.setattr(Floco, "draw", lambda *_: point)
+    monkeypatch.setattr(Floco, "draw_point", lambda *_: point)
     data = federation.data("0").train
     training = hp.Training(epochs=1, batch=len(data), lr=0.1, momentum=0.0)
     how = {"training": training, **ALL}

@@ -12,7 +12,7 @@ import torch
 
 import heterophony as hp
 from helpers.support import client_after, digits, played
-from heterophony.algorithms.parts.gaussians import collect_statistics
+from heterophony.algorithms.parts.gaussians import collect_class_statistics
 
 
 def compute_features(client: hp.Client, samples: hp.Samples) -> np.ndarray:
@@ -77,12 +77,13 @@ def test_the_common_statistics_are_those_of_all_examples():
         client = client_after(result, name)
         z.append(torch.from_numpy(compute_features(client, client.data.train)))
         labels.append(client.data.train.labels)
-    pooled = collect_statistics(torch.cat(z), torch.cat(labels), 10)
+    pooled = collect_class_statistics(torch.cat(z), torch.cat(labels), 10)
     model = result._server.model
     for name in ("shares", "sums"):  # scatters are around each client's own means
         assert torch.allclose(model[f"gaussian.{name}"].double(), pooled[name] / 2, atol=1e-5)
     scatters = [
-        len(y) * collect_statistics(a, y, 10)["scatter"] for a, y in zip(z, labels, strict=True)
+        len(y) * collect_class_statistics(a, y, 10)["scatter"]
+        for a, y in zip(z, labels, strict=True)
     ]
     expected = sum(scatters) / sum(map(len, labels)) / 2
     assert torch.allclose(model["gaussian.scatter"].double(), expected, atol=1e-5)

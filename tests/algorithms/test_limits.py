@@ -537,8 +537,10 @@ def test_fedfomo_with_only_its_own_model_is_local():
 
 
 def test_apple_with_fixed_one_hot_weights_is_local(monkeypatch):
-    shares, plain = core_models.compute_shares, APPLE(weight_lr=0.0, scale_lr=False)
-    monkeypatch.setattr(core_models, "compute_shares", lambda c: torch.eye(len(shares(c)))[0])
+    shares, plain = core_models.compute_example_shares, APPLE(weight_lr=0.0, scale_lr=False)
+    monkeypatch.setattr(
+        core_models, "compute_example_shares", lambda c: torch.eye(len(shares(c)))[0]
+    )
     a, b = (played(x, training=MOMENTUM, participation=1.0) for x in (plain, Local()))
     for c, theirs in zip(b.plan.federation.clients, kept(b), strict=True):
         assert same(a._server.memory[f"core/{c}"], theirs["net"])
@@ -660,7 +662,7 @@ def test_floco_with_one_corner_is_fedavg(net):
 def test_pefll_of_one_embedding_is_pfedhn_of_one_embedding(monkeypatch):
     """If every client has the same embedding, which is not trained, both rules are the same step."""
     one = torch.tensor([0.5, -1.0])
-    for module, name in ((pefll, "embed"), (pfedhn, "get_embedding")):
+    for module, name in ((pefll, "embed_client"), (pfedhn, "get_embedding")):
         monkeypatch.setattr(module, name, lambda *_: one)
     draws = hypernetworks.create_hypernetwork
 

@@ -19,7 +19,7 @@ from torch import nn
 import heterophony as hp
 from helpers.support import blobs, client_after, digits, played, replies, same
 from heterophony.algorithms.parts.hypernetworks import make_model
-from heterophony.algorithms.pefll import PeFLL, embed
+from heterophony.algorithms.pefll import PeFLL, embed_client
 
 SMALL = {"hidden": 5, "layers": 1, "embedding": 3}
 ALL = {"participation": 1.0}
@@ -66,7 +66,7 @@ def test_a_client_makes_the_model_that_the_server_would_make():
     assert not any(k.startswith("pefll/") for k in how.send(server, "1"))
     how.adapt(client)
     counts = client.data.counts
-    expected = make_model(w, embed(w, counts.float() / counts.sum()), server.model)
+    expected = make_model(w, embed_client(w, counts.float() / counts.sum()), server.model)
     assert same(hp.weights(client.net), expected)
 
 

@@ -22,7 +22,7 @@ from heterophony.algorithms.parts.gaussians import (
     compute_discriminant,
     estimate_gaussian,
     get_gaussian_head,
-    split_by_class,
+    halve_by_class,
 )
 from heterophony.algorithms.pfedfda import PFedFDA
 
@@ -78,7 +78,7 @@ def test_a_rare_class_has_its_common_mean_and_scatters_around_it():
 
 def test_halves_have_as_much_of_every_class():
     labels = torch.tensor([2, 0, 2, 2, 0, 1, 2])
-    second = split_by_class(labels)
+    second = halve_by_class(labels)
     assert labels[second].tolist() == [2, 0, 2]
     assert labels[~second].tolist() == [2, 0, 2, 1]
 

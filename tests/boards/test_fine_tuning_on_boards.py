@@ -133,7 +133,7 @@ def test_a_checkpoint_is_sent_once_and_kept_for_later_runs(known, tmp_path, monk
     alone, _ = simulated(config, tmp_path / "alone")
     # on another machine there is no such file
     monkeypatch.setattr(
-        board_module, "parse_config", lambda text, trust: config.begin_with(Path("/no"))
+        board_module, "parse_config", lambda text, trust: config.with_checkpoint(Path("/no"))
     )
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "boards").symlink_to(tmp_path / "first" / "boards")

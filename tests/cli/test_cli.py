@@ -155,7 +155,10 @@ def test_own_data_from_an_npz():
         ),
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
-        ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
+        (
+            "algorithm.name=fedregg",
+            "algorithm.name: unknown name 'fedregg'; did you mean 'fedreg'?",
+        ),
         ("local.lrr=1", "training.lrr: unknown key; did you mean 'lr'?"),
         ("training.lr=fast", "training.lr: must be a number, not 'fast'"),
         ("trainin.lr=1", "trainin: unknown key; did you mean 'training'?"),
@@ -384,7 +387,7 @@ def test_report_chooses_columns_of_a_table(compared):
     assert r"  algorithm & G last 10 (\%) & P last 10 (\%) \\" in text.splitlines()
     assert r"\textbf" not in text  # two seeds
     said = refused(3, "report", out, "-o", "table.tex", "--columns", "G.lst10")
-    assert said == "--columns: no 'G.lst10' here; did you mean 'G.last10'?"
+    assert said == "--columns: unknown name 'G.lst10'; did you mean 'G.last10'?"
     said = refused(3, "report", out, "--columns", "G.last10")
     assert said.startswith("--columns G.last10: only a table has columns to choose;")
 
@@ -421,7 +424,7 @@ def test_compare_starts_from_a_file_made_for_another_algorithm():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fedavg", "fedavgg"], "algorithm.name: no 'fedavgg' here; did you mean 'fedavg'?"),
+        (["fedavg", "fedavgg"], "algorithm.name: unknown name 'fedavgg'; did you mean 'fedavg'?"),
         (["fedavg", "--seeds", "0,x"], "--seeds 0,x: must be whole numbers, as in 0,1,2 or 0-4"),
         (["fedavg", "--seeds", "-1"], "seed: must be at least 0, not -1"),
     ],

@@ -19,7 +19,7 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
 from heterophony.cli.completion import complete_setting
 from heterophony.cli.habits import translate_habits
-from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting, list_keys
+from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting_schema, list_keys
 from heterophony.config.reading import resolve_config
 from heterophony.config.sections import NetGroup
 from heterophony.core.adapters import ADAPTERS
@@ -229,7 +229,7 @@ def test_the_schema_admits_every_default_configuration_and_refuses_mistakes():
     for content in wrong:
         assert list(check.iter_errors(content)), content
     assert list(check.iter_errors({"algorithm": {"name": "mine:Mine", "own": 1}})) == []
-    assert find_setting("engine.name")["enum"] == ["serial", "pool", "ray"]
+    assert find_setting_schema("engine.name")["enum"] == ["serial", "pool", "ray"]
 
 
 def list_accepted() -> list[tuple[str, dict[str, object]]]:

@@ -16,7 +16,7 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.checkpoint import begin_with_checkpoint, save_checkpoint
+from heterophony.config.checkpoint import load_checkpoint_into, save_checkpoint
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
@@ -260,9 +260,9 @@ def test_a_state_dict_of_torchvision_gives_all_but_the_last_layer(tmp_path):
         given = hp.Tensors(build((3, 32, 32), 1000, 1).state_dict())
     path = tmp_path / "resnet18.safetensors"
     save_checkpoint(path, hp.Tensors({k.partition(".")[2]: v for k, v in given.items()}))
-    net = begin_with_checkpoint(lambda: build((3, 32, 32), 5, 1), str(path))()
+    net = load_checkpoint_into(lambda: build((3, 32, 32), 5, 1), str(path))()
     begun = hp.Tensors(net.state_dict())
     assert same(begun.only("base.*"), given.only("base.*"))
     assert begun["head.fc.weight"].shape == (5, 512)
     with pytest.raises(ConfigError, match=r"model.init: .* has no tensor 'base.0.bias'"):
-        begin_with_checkpoint(lambda: get_model_builder("convnet")((3, 32, 32), 5, 1), str(path))
+        load_checkpoint_into(lambda: get_model_builder("convnet")((3, 32, 32), 5, 1), str(path))

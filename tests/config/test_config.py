@@ -443,7 +443,7 @@ REFUSED = [  # section, line, what is said
     (
         "data",
         "partition = { kind = 'dirichlett' }",
-        "data.partition.kind: no 'dirichlett' here; did you mean 'dirichlet'?",
+        "data.partition.kind: unknown name 'dirichlett'; did you mean 'dirichlet'?",
     ),
     ("data", "partition = { kind = ['iid'] }", "data.partition.kind: no '['iid']' here"),
     ("data", "split = 'train'", "data.split: must be one of merged, official, not 'train'"),
@@ -451,7 +451,7 @@ REFUSED = [  # section, line, what is said
     (
         "data",
         "feature_skew = {}",
-        "data.feature_skew.kind: no '' here; choose from: noise, rotation",
+        "data.feature_skew.kind: unknown name ''; choose from: noise, rotation",
     ),
     (
         "data",
@@ -471,13 +471,17 @@ REFUSED = [  # section, line, what is said
         "train_fraction = 1.5",
         "data.train_fraction: must be above 0 and at most 1, not 1.5",
     ),
-    ("model", "name = 'convnett'", "model.name: no 'convnett' here; did you mean 'convnet'?"),
+    ("model", "name = 'convnett'", "model.name: unknown name 'convnett'; did you mean 'convnet'?"),
     ("model", "head_depth = 0", "model.head_depth: must be at least 1, not 0"),
-    ("algorithm", "name = 'fedregg'", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
+    (
+        "algorithm",
+        "name = 'fedregg'",
+        "algorithm.name: unknown name 'fedregg'; did you mean 'fedreg'?",
+    ),
     (
         "algorithm",
         "name = 3",
-        "algorithm.name: no '3' here; choose from: apfl, apple, centralized,",
+        "algorithm.name: unknown name '3'; choose from: apfl, apple, centralized,",
     ),
     ("algorithm", "mu = 3", "algorithm.mu: unknown key"),
     ("participation", "rate = 2", "participation.rate: must be above 0 and at most 1, not 2"),

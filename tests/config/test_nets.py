@@ -8,7 +8,7 @@ from torch import nn
 
 import heterophony as hp
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.config.nets import deal_nets, list_mixed_algorithms
+from heterophony.config.nets import assign_nets, list_mixed_algorithms
 from heterophony.config.reading import resolve_config
 from heterophony.config.sections import NetGroup
 from heterophony.core.errors import ConfigError
@@ -38,11 +38,11 @@ def test_nets_are_dealt_by_the_seed_in_their_shares() -> None:
         NetGroup("smallcnn", share=0.25),
         NetGroup("digitsnet", share=0.75),
     ]
-    dealt = deal_nets(groups, clients, 0)
+    dealt = assign_nets(groups, clients, 0)
     assert list(dealt) == clients
     assert dealt["3"] == "mlp"
     assert sorted(dealt.values()) == ["digitsnet"] * 8 + ["mlp"] + ["smallcnn"] * 3
-    assert deal_nets(groups, clients, 0) == dealt != deal_nets(groups, clients, 1)
+    assert assign_nets(groups, clients, 0) == dealt != assign_nets(groups, clients, 1)
 
 
 def test_one_group_is_one_net() -> None:

@@ -112,7 +112,7 @@ def test_a_configuration_names_the_adapter():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ('{kind="lroa"}', "model.adapter.kind: no 'lroa' here; did you mean 'lora'?"),
+        ('{kind="lroa"}', "model.adapter.kind: unknown name 'lroa'; did you mean 'lora'?"),
         ('{kind="lora",rank=0}', "model.adapter.rank: must be at least 1"),
         (
             '{kind="lora",rank=1000000000}',

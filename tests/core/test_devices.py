@@ -18,12 +18,12 @@ from heterophony.core.accelerator import (
     CPU,
     ON_CPU,
     Compute,
-    MemoryUse,
+    GPUMemoryUse,
     WorkerPlace,
     assign_gpu,
     find_device,
-    limit_memory,
-    measure_memory,
+    limit_gpu_memory,
+    measure_gpu_memory,
     prepare_torch,
     prepared_torch,
     translate_device_errors,
@@ -89,10 +89,16 @@ def test_a_run_keeps_its_precision(tmp_path):
 def test_worker_i_uses_gpu_i_modulo_their_number(pretend):
     pretend(2)
     places = [WorkerPlace.choose(CUDA, i, 5) for i in range(5)]
-    assert [p.device for p in places] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    assert [str(p.compute.device) for p in places] == [
+        "cuda:0",
+        "cuda:1",
+        "cuda:0",
+        "cuda:1",
+        "cuda:0",
+    ]
     assert [p.sharing for p in places] == [3, 2, 3, 2, 3]
     chosen = WorkerPlace.choose(Compute(torch.device("cuda:1")), 0, 4)
-    assert (chosen.device, chosen.sharing) == ("cuda:1", 4)
+    assert (str(chosen.compute.device), chosen.sharing) == ("cuda:1", 4)
     assert assign_gpu(ON_CPU, 3) == ON_CPU
     assert WorkerPlace.choose(ON_CPU, 3, 4).prepare() == ON_CPU
 
@@ -112,7 +118,7 @@ MB = 1 << 20
 def test_the_memory_of_a_measured_job_decides_how_many_workers_share_a_gpu(
     total, free, peak, reserved, workers
 ):
-    assert MemoryUse(peak, reserved, free, total).count_fitting_workers() == workers
+    assert GPUMemoryUse(peak, reserved, free, total).count_fitting_workers() == workers
 
 
 def test_there_is_at_most_one_worker_per_core_and_at_least_one_per_gpu(pretend, monkeypatch):
@@ -132,9 +138,9 @@ def test_memory_is_measured_where_torch_can_tell(monkeypatch):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5, 9))
     monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda device: 3)
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 2)
-    assert measure_memory(CUDA) == MemoryUse(peak=3, reserved=2, free=5, total=9)
-    assert measure_memory(ON_CPU) is None
-    assert measure_memory(Compute(torch.device("mps"))) is None
+    assert measure_gpu_memory(CUDA) == GPUMemoryUse(peak=3, reserved=2, free=5, total=9)
+    assert measure_gpu_memory(ON_CPU) is None
+    assert measure_gpu_memory(Compute(torch.device("mps"))) is None
 
 
 def test_workers_that_share_a_gpu_have_equal_parts_of_its_memory(monkeypatch):
@@ -143,8 +149,8 @@ def test_workers_that_share_a_gpu_have_equal_parts_of_its_memory(monkeypatch):
         "torch.cuda.set_per_process_memory_fraction", lambda part, device: parts.append(part)
     )
     for sharing in (1, 2, 5):
-        limit_memory(CUDA, sharing)
-    limit_memory(ON_CPU, 2)
+        limit_gpu_memory(CUDA, sharing)
+    limit_gpu_memory(ON_CPU, 2)
     assert parts == [0.95 / 2, 0.95 / 5]
 
 
@@ -210,8 +216,8 @@ def test_nothing_touches_cuda_in_the_fork_server():
 def test_a_job_that_ray_gave_a_gpu_needs_a_torch_that_sees_it(pretend):
     pretend(0)
     with pytest.raises(EngineError, match="torch sees none on its node"):
-        prepare_on_node(WorkerPlace.describe(CUDA))
-    assert prepare_on_node(WorkerPlace.describe(ON_CPU)) == ON_CPU
+        prepare_on_node(WorkerPlace(CUDA))
+    assert prepare_on_node(WorkerPlace(ON_CPU)) == ON_CPU
 
 
 def test_a_board_chooses_where_it_computes_and_nothing_else(pretend):

@@ -14,7 +14,7 @@ import heterophony as hp
 from helpers.support import digits, played
 from heterophony.core import direct, groups
 from heterophony.core.direct import PACKED, Rates, Stack, add_as_torch, compile_net
-from heterophony.core.groups import check_pass, cut_batches, prepare_pass, try_training
+from heterophony.core.groups import check_pass, cut_batches, find_fastest_training, prepare_pass
 from heterophony.core.meeting import Meeting
 from heterophony.core.samples import Samples
 from heterophony.core.tasks import TASKS
@@ -235,7 +235,7 @@ def test_a_kernel_that_is_wrong_for_one_client_of_a_group_runs_alone(place, entr
 def test_a_layer_on_a_shape_that_it_was_not_written_for_is_left_to_autograd():
     net = hp.Net(nn.Sequential(nn.Linear(3, 4), nn.Flatten()), nn.Linear(8, 2))
     samples = Samples(torch.rand(6, 2, 3), torch.arange(6) % 2)
-    assert try_training(net, CLASSES, hp.Training(batch=3), samples) == "autograd"
+    assert find_fastest_training(net, CLASSES, hp.Training(batch=3), samples) == "autograd"
 
 
 # Passes -------------------------------------------------------------------------------------

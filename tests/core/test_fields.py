@@ -233,11 +233,11 @@ def test_a_partition_is_what_the_user_wrote():
     [
         (
             {"kind": "dirichelt"},
-            "data.partition.kind: no 'dirichelt' here; did you mean 'dirichlet'?",
+            "data.partition.kind: unknown name 'dirichelt'; did you mean 'dirichlet'?",
         ),
         (
             {"kind": "zzz"},
-            "data.partition.kind: no 'zzz' here; choose from: classes, dirichlet, file",
+            "data.partition.kind: unknown name 'zzz'; choose from: classes, dirichlet, file",
         ),
         ({"kind": "iid", "alpha": 1}, "data.partition.alpha: unknown key"),
         (
@@ -275,7 +275,9 @@ def test_suggestions():
 
 def test_a_choice_is_returned_or_refused_with_the_nearest_name():
     assert choose({"fedavg": 1, "fedprox": 2}, "fedprox", "algorithm.name") == 2
-    with pytest.raises(ConfigError, match=r"^a\.b: no 'fedporx' here; did you mean 'fedprox'\?$"):
+    with pytest.raises(
+        ConfigError, match=r"^a\.b: unknown name 'fedporx'; did you mean 'fedprox'\?$"
+    ):
         choose({"fedavg": 1, "fedprox": 2}, "fedporx", "a.b")
 
 

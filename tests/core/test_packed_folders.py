@@ -16,7 +16,7 @@ import pytest
 from helpers.commands import call, refused
 from helpers.made_runs import FIRST, SECOND, data_of, played, stored
 from heterophony.core.errors import FolderError, HeterophonyError
-from heterophony.core.files import ARCHIVE_LIMIT, pack_folders, unpack
+from heterophony.core.files import ARCHIVE_LIMIT, pack_folders, unpack_archive
 from heterophony.papers.leaderboard import PACKED_ENTRIES, read_leaderboard, write_entry
 from heterophony.report.page import html
 from heterophony.results.runs import PACKED_RUNS, load_runs
@@ -60,7 +60,7 @@ def test_the_same_folders_give_the_same_bytes(table: Path, tmp_path: Path) -> No
         os.utime(path, (0, 0))
     pack_folders(reversed(members), tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
-    with unpack(tmp_path / "a.zip") as folder:
+    with unpack_archive(tmp_path / "a.zip") as folder:
         files = {p.relative_to(table): p.read_bytes() for p in table.rglob("*") if p.is_file()}
         assert files == {
             p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()
@@ -140,7 +140,7 @@ def test_code_in_an_archive_does_not_run(tmp_path: Path) -> None:
 def test_a_name_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "a.zip", **{"ok/b": b"", name: b"x"})
     before = count_temporary()
-    with pytest.raises(FolderError, match="is outside its folder"), unpack(archive):
+    with pytest.raises(FolderError, match="is outside its folder"), unpack_archive(archive):
         pass
     assert count_temporary() == before
     assert not (tmp_path.parent / "a").exists()
@@ -193,5 +193,5 @@ def test_an_archive_with_any_damaged_byte_is_read_or_refused(table: Path) -> Non
     whole = archive.read_bytes()
     for at in range(0, len(whole), 7):
         archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
-        with suppress(HeterophonyError), unpack(archive):
+        with suppress(HeterophonyError), unpack_archive(archive):
             pass

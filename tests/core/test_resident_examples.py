@@ -49,7 +49,7 @@ def test_examples_of_another_federation_are_forgotten():
     cache, copies = ResidentExamples(limit=100), Copies()
     one, other = object(), object()
     for owner in (one, one, other):
-        cache.serve(owner)
+        cache.serve_federation(owner)
         copies.get(cache, "a")
     assert copies.made == ["a", "a"]
     assert cache.size == 40

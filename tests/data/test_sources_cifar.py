@@ -22,7 +22,7 @@ import heterophony as hp
 from helpers.sources import ClassLabel, Image, Rows, install_hub, refused
 from heterophony.cli import app
 from heterophony.core.errors import DataError
-from heterophony.core.files import unpack as open_packed
+from heterophony.core.files import unpack_archive as open_packed
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.source import Source
 from heterophony.data.sources import SOURCES, read_source

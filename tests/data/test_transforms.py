@@ -223,7 +223,7 @@ def test_data_that_a_transform_is_not_made_for_are_refused(name, x, words):
 
 
 def test_an_unknown_transform_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"data.transform: no 'fedecomp' here.*feddecomp"):
+    with pytest.raises(ConfigError, match=r"data.transform: unknown name 'fedecomp'.*feddecomp"):
         hp.federate("digits", transform="fedecomp")
     with pytest.raises(ConfigError, match=r"data.transform: must be one of half, fedavg2rep"):
         resolve_config({"data": {"transform": "fedecomp"}})

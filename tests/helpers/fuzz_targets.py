@@ -167,7 +167,7 @@ def check_blob(blob: bytes) -> None:
     assigned = job_codec.make_assigned("run", JOB, m.BlobRef(A, 300), m.BlobRef(A, 300))
     for decode in (
         codec.decode_blob,
-        lambda b: codec.decode_blob(b, like=MODEL),
+        lambda b: codec.check_same_structure(codec.decode_blob(b)[0], MODEL),
         codec.decode_groups,
         lambda b: job_codec.decode_reply(b, assigned, 1.0),
         lambda b: codec.decode_blob(b, finite=False),

@@ -244,7 +244,7 @@ def test_digitsnet_refuses_what_is_no_image(shape):
 
 
 def test_an_unknown_model_gets_the_nearest_right_one():
-    with pytest.raises(ConfigError, match=r"model.name: no 'convnett' here; .* 'convnet'\?"):
+    with pytest.raises(ConfigError, match=r"model.name: unknown name 'convnett'; .* 'convnet'\?"):
         get_model_builder("convnett")
 
 

@@ -358,15 +358,15 @@ def test_cells_are_where_numbers_are():
     ("old", "new", "message"),
     [
         ('what = "w"', 'what = "w"\nclaim = []', "table.claim: unknown key; did you mean"),
-        ('what = "w"', "what = 1", "table.what: must be a text, not 1"),
+        ('what = "w"', "what = 1", "table.what: must be a string, not 1"),
         ('what = "w"\n', "", "table.what: missing"),
-        ("a = [1.5", "c = [1.5", "table.printed.G: no 'c' here; choose from: a, b"),
+        ("a = [1.5", "c = [1.5", "table.printed.G: unknown name 'c'; choose from: a, b"),
         ("[1.5, ", "[", "table.printed.G.a: must have 2 numbers"),
         ("[1.5, ", "['?', ", "table.printed.G.a: must be numbers, or '-' for none"),
-        ("[printed.G]", "[printed.H]", "table.printed.H: no 'H' here"),
+        ("[printed.G]", "[printed.H]", "table.printed.H: unknown name 'H'"),
         ("[settings]", "[measured]\nround = 'best'\n[settings]", "measured.round: unknown key"),
         ("[settings]", "[[exceptions]]\nrows = 'z'\nset = {}\n[settings]", "no cell is in 'z'"),
-        ("[settings]", "[[orderings]]\nmeasure = 'P'\nabove = 'a'\n[settings]", "no 'P' here"),
+        ("[settings]", "[[orderings]]\nmeasure = 'P'\nabove = 'a'\n[settings]", "unknown name 'P'"),
         ("[settings]", "[settings", "Expected ']'"),
         ("[printed.G]", "[variants.v]\nwhat = 'w'\n[printed.G]", "variants.v.reason: missing"),
         ("[printed.G]", f"{VARIANT.replace('.v]', '.V]')}[printed.G]", "variants.V: must be lower"),
@@ -384,7 +384,7 @@ def test_a_wrong_name_gets_the_nearest_right_one():
     with pytest.raises(ConfigError) as error:
         load_table("fedreg-table2")
     assert str(error.value) == (
-        "reproduce: no 'fedreg-table2' here; did you mean 'fedreg-table2-sota'?"
+        "reproduce: unknown name 'fedreg-table2'; did you mean 'fedreg-table2-sota'?"
     )
 
 

@@ -123,7 +123,7 @@ def test_variants_are_combined_in_the_order_of_the_file():
 
 def test_a_wrong_variant_is_said_in_one_line():
     with pytest.raises(
-        ConfigError, match="--variant: no 'momentum' here; did you mean 'momentum-0'"
+        ConfigError, match="--variant: unknown name 'momentum'; did you mean 'momentum-0'"
     ):
         load_table(TABLE2).choose_variants(["momentum"])
     assert refused(3, "reproduce", "pfakd-table2-at", "--variant", "momentum-0") == (

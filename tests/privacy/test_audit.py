@@ -21,7 +21,7 @@ from helpers.support import Fatal, digits, net_with_batch_norm, replies
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.cli import app
 from heterophony.core.errors import FolderError
-from heterophony.core.files import unpack
+from heterophony.core.files import unpack_archive
 from heterophony.core.tensors import Tensors
 from heterophony.data.sources import read_source
 from heterophony.engines.base import EngineSpec, create_engine
@@ -521,7 +521,7 @@ def test_an_audit_that_lacks_something_is_refused_as_evidence(change, why, tmp_p
 
 
 def test_an_audit_of_other_runs_is_refused_as_evidence(tmp_path):
-    with unpack(MEDIUM_AUDITS / "seed-1" / "runs.zip") as runs:
+    with unpack_archive(MEDIUM_AUDITS / "seed-1" / "runs.zip") as runs:
         folder = shutil.copytree(runs, tmp_path / "a")
     shutil.copy(MEDIUM_AUDITS / "seed-1" / "audit.json", folder)
     config = folder / "fedper" / "config.toml"

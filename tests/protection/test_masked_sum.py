@@ -13,7 +13,7 @@ from heterophony.core.algorithm import Reply
 from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.tensors import Tensors
 from heterophony.protection.base import Departure, Gathering
-from heterophony.protection.masked_sum import MASKED, add_up
+from heterophony.protection.masked_sum import MASKED, add_masked
 
 RECEIVED = Tensors({"w": torch.randn(20)})
 CLIENTS = [str(i) for i in range(6)]
@@ -34,7 +34,7 @@ def test_the_sum_is_exactly_the_sum_in_any_order():
     plain = {c: masked.encode((up["w"].double() - RECEIVED["w"].double()) * 2.0, 3, "w") for c, up in ups.items()}  # fmt: skip
     whole = sum(plain.values())
     for order in itertools.permutations(COHORT):
-        assert torch.equal(add_up([sent[c] for c in order]), whole)
+        assert torch.equal(add_masked([sent[c] for c in order]), whole)
     for c in COHORT:  # and a single one is no more than noise
         assert int((sent[c] == plain[c]).sum()) == 0
     replies = [Reply(c, "train", Tensors({f"{MASKED}w": sent[c]}), 2, 2.0) for c in COHORT]

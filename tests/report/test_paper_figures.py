@@ -384,7 +384,7 @@ def test_every_table_can_be_drawn_before_anything_was_run(found):
     ("text", "message"),
     [
         ('figure = "bar"\n', "figure: must be one of bars, clients.* not 'bar'"),
-        ('draws = ["Q"]\n', "draws: no 'Q' here"),
+        ('draws = ["Q"]\n', "draws: unknown name 'Q'"),
     ],
 )
 def test_a_figure_that_does_not_exist_is_an_error(text, message):
@@ -441,7 +441,7 @@ def test_every_image_is_drawn_in_its_row(copies):
 
 
 def test_a_client_that_is_not_there_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match="--client: no '55' here"):
+    with pytest.raises(ConfigError, match="--client: unknown name '55'"):
         label_distribution.make_augmented_copies(digits(), FedReG(), 0, "55", 3)
 
 

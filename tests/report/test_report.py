@@ -641,7 +641,9 @@ def test_columns_are_chosen_by_their_keys(compared: Path, tmp_path: Path) -> Non
         assert any(
             line.startswith(head) for line in (tmp_path / f"t{suffix}").read_text().splitlines()
         )
-    with pytest.raises(ConfigError, match=r"--columns: no 'G.last11' here; did you mean 'G.last"):
+    with pytest.raises(
+        ConfigError, match=r"--columns: unknown name 'G.last11'; did you mean 'G.last"
+    ):
         export_comparison(found, tmp_path / "t.tex", ["G.last11"])
 
 

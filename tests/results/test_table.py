@@ -114,7 +114,7 @@ def test_columns_are_chosen_by_key_in_the_order_asked():
     chosen = TABLE.select(["MB", "P"], "--columns")
     assert [c.name for c in chosen.columns] == ["algorithm", "MB", "P"]
     assert chosen.rows[0][1].value == 2.0
-    with pytest.raises(ConfigError, match="--columns: no 'Q' here"):
+    with pytest.raises(ConfigError, match="--columns: unknown name 'Q'"):
         TABLE.select(["Q"], "--columns")
 
 

@@ -43,7 +43,7 @@ class Counting(Recording):
 
 
 def test_a_metric_without_a_name_is_one_line(clients):
-    words = r"client.metrics\[1\]: the name must be a text, not int; write client.metrics\['1'\]$"
+    words = r"client.metrics\[1\]: the name must be a string, not int; write client.metrics\['1'\]$"
     with pytest.raises(ConfigError, match=words):
         run(clients, algorithm=Counting)
 

@@ -403,7 +403,7 @@ def test_a_huge_learning_rate_is_said():
             {"engine": "pol"},
             "engine.name: must be one of serial, pool, ray, not 'pol'; did you mean",
         ),
-        ({"model": "digitnet"}, "model.name: no 'digitnet' here; did you mean 'digitsnet'?"),
+        ({"model": "digitnet"}, "model.name: unknown name 'digitnet'; did you mean 'digitsnet'?"),
         ({"participation": True}, "participation: must be a share, a number or a rule"),
         ({"participation": 1.5}, "participation.rate: must be above 0 and at most 1, not 1.5"),
         ({"participation": 7}, "participation.count: 7 clients are selected per round"),
@@ -417,7 +417,7 @@ def test_wrong_settings_are_said_before_anything_is_written(how, said, tmp_path)
 
 
 def test_an_unknown_algorithm_gets_the_nearest_right_one():
-    with pytest.raises(ConfigError, match=r"^algorithm\.name: no 'fedrag' here; did you mean"):
+    with pytest.raises(ConfigError, match=r"^algorithm\.name: unknown name 'fedrag'; did you mean"):
         played("fedrag")
 
 

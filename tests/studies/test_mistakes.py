@@ -34,7 +34,7 @@ def test_a_partition_may_be_given_by_name(name):
 @pytest.mark.parametrize(
     ("partition", "words"),
     [
-        ("idd", "partition: no 'idd' here; did you mean 'iid'?"),
+        ("idd", "partition: unknown name 'idd'; did you mean 'iid'?"),
         (hp.IID, "partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name"),
         (0.1, "partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name"),
     ],

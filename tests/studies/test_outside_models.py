@@ -103,8 +103,11 @@ def test_a_file_of_two_inputs_trains_a_net_of_two_inputs(folder):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("lab_nets.py", "no 'lab_nets.py' here; write module:function, as in 'lab_nets:make_net'"),
-        ("lab_nets.Both", "no 'lab_nets.Both' here; did you mean 'lab_nets:Both'?"),
+        (
+            "lab_nets.py",
+            "unknown name 'lab_nets.py'; write module:function, as in 'lab_nets:make_net'",
+        ),
+        ("lab_nets.Both", "unknown name 'lab_nets.Both'; did you mean 'lab_nets:Both'?"),
         ("lab_nets:make_nett", "lab_nets has no 'make_nett'; did you mean 'make_net'?"),
         ("lab_nets:number", "lab_nets:number is neither a function that builds a net, nor a"),
         ("lab_nets:make_wide", "lab_nets:make_wide has required arguments (width); use a function"),

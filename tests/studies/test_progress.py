@@ -14,7 +14,7 @@ from helpers.commands import TRAINING, call
 from helpers.support import played
 from heterophony.cli import terminal
 from heterophony.core import status_line
-from heterophony.core.status_line import LogLines, NotebookLine, format_seconds, name_slow_work
+from heterophony.core.status_line import LogLines, NotebookLine, format_seconds, show_slow_work
 from heterophony.runs.events import Event
 from heterophony.studies import hooks
 from heterophony.studies.hooks import BarDisplay, LineDisplay, RunStatus, show_progress
@@ -147,12 +147,12 @@ def test_a_thread_prints_in_long_silences(monkeypatch, capsys):
 
 
 def test_slow_work_is_named_and_quick_work_is_not(monkeypatch, capsys):
-    with name_slow_work("reading digits"):
+    with show_slow_work("reading digits"):
         pass
     assert capsys.readouterr().err == ""
     made: list[LogLines] = []
     monkeypatch.setattr(LogLines, "start", lambda lines: made.append(lines))
-    with name_slow_work("reading digits"):
+    with show_slow_work("reading digits"):
         made[0].print_line()
     assert capsys.readouterr().err == "reading digits, 0:00 so far\n"
     assert made[0]._stopped.is_set()

@@ -228,7 +228,7 @@ def test_a_tracker_that_is_not_installed_is_one_line_before_anything_is_written(
 def test_an_unknown_tracker_is_answered_with_a_near_one():
     done = called("compare", "fedavg", *QUICK, "--track", "tensorbord")
     assert done.exit_code == 3
-    assert done.stderr == "error: --track: no 'tensorbord' here; did you mean 'tensorboard'?\n"
+    assert done.stderr == "error: --track: unknown name 'tensorbord'; did you mean 'tensorboard'?\n"
 
 
 @needs("tensorboard")

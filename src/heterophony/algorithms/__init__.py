@@ -132,11 +132,11 @@ def get_algorithm_class(name: str, trust: bool = False) -> type[Algorithm]:
 
 
 def find_algorithm_name(name: str) -> str:
-    """Return the registered name that matches: ``fedreg`` for ``FedReG``."""
+    """Return the registered name of an algorithm that a name matches: ``fedreg`` for ``FedReG``."""
     if is_own_code(name):
         return name
     if hint := suggest_module_and_class(name, "Class"):
-        raise ConfigError(f"algorithm.name: no '{name}' here; {hint}")
+        raise ConfigError(f"algorithm.name: unknown name '{name}'; {hint}")
     return find_name(ALGORITHM_CLASSES, name, "algorithm.name")
 
 
@@ -146,7 +146,7 @@ def get_algorithm_name(algorithm: Algorithm) -> str:
 
 
 def get_class_name(cls: type[Algorithm]) -> str:
-    """Return the registered name of a class, or its own name in lower case."""
+    """Return the registered name of an algorithm's class, or the class name in lower case."""
     for name, class_name in ALGORITHM_CLASSES.items():
         if (cls.__module__, cls.__name__) == (f"{__name__}.{name}", class_name):
             return name
@@ -154,7 +154,7 @@ def get_class_name(cls: type[Algorithm]) -> str:
 
 
 def shorten_name(name: str) -> str:
-    """Return the part of a name used for folders and labels: ``my_fedavg`` for ``lab.ideas:My_FedAvg``."""
+    """Shorten an algorithm's name for folders and labels: ``my_fedavg`` for ``lab.ideas:My_FedAvg``."""
     return name.rpartition(":")[2].lower() if ":" in name else name
 
 
@@ -181,11 +181,11 @@ def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
 
 
 def import_class(module_name: str, class_name: str) -> type[Algorithm]:
-    """Import the class of an algorithm and check it."""
+    """Import an algorithm's class from a module, and check it; every mistake becomes a ConfigError."""
     name, module = f"{module_name}:{class_name}", import_named_module(module_name, KEY)
     cls = vars(module).get(class_name)
     if cls is None:
-        known = [k for k, v in vars(module).items() if is_own_algorithm_class(v)]
+        known = [k for k, v in vars(module).items() if is_algorithm_class(v) and k != "Algorithm"]
         raise ConfigError(
             f"algorithm.name: {module_name} has no class '{class_name}'"
             f"{suggest_or_list(class_name, known)}"
@@ -198,7 +198,7 @@ def import_class(module_name: str, class_name: str) -> type[Algorithm]:
 
 
 def load_algorithm_file(name: str, path: Path) -> None:
-    """Load a file as the module of this name; raise ConfigError if its code fails."""
+    """Load a user's algorithm file as the module of this name; raise ConfigError if its code fails."""
     try:
         load_module_file(name, path)
     except HeterophonyError:
@@ -215,20 +215,14 @@ def is_algorithm_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Algorithm)
 
 
-def is_own_algorithm_class(value: object) -> bool:
-    """Return True if a value is an algorithm class other than the imported base class."""
-    from ..core.algorithm import Algorithm
-
-    return is_algorithm_class(value) and value is not Algorithm
-
-
 def check_complete(cls: type[Algorithm], name: str) -> None:
-    """Raise ConfigError if a class cannot be instantiated, or if its settings would be ignored."""
+    """Raise ConfigError if an algorithm's class is abstract, or its settings would be ignored."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise ConfigError(f"algorithm.name: {name} is abstract; it does not define {missing}")
     # @dataclass replaces fields by their defaults: a field that is left never became a setting
-    ignored = [k for c in cls.__mro__ for k, v in vars(c).items() if is_field(v)]
+    attributes = [item for c in cls.__mro__ for item in vars(c).items()]
+    ignored = [k for k, v in attributes if isinstance(v, dataclasses.Field)]
     if ignored:
         raise ConfigError(
             f"algorithm.name: {name} has a setting '{ignored[0]}' but is not a dataclass;"
@@ -247,12 +241,8 @@ def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Al
     return construct(cls, settings, "algorithm")
 
 
-def is_field(value: object) -> bool:
-    return isinstance(value, dataclasses.Field)
-
-
 def read_stored_rows() -> dict[str, dict[str, Any]]:
-    """Read the table of algorithms; leave out rows whose source file has changed since it was written."""
+    """Read the stored table of algorithms, without rows whose source file has changed since it was written."""
     table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
     return {
         name: entry["row"]

@@ -40,9 +40,8 @@ class APFL(Algorithm):
                 return client.loss(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
-            if (
-                share.grad is not None
-            ):  # the gradient of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            # the gradient of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            if share.grad is not None:
                 step = client.lr * share.grad
                 share.requires_grad_(False).sub_(step).clamp_(0, 1)
                 share.grad = None
@@ -72,7 +71,7 @@ class APFL(Algorithm):
 
 
 def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
-    """Mix ``share`` of the personal model with the rest of the generic one; counters are the personal ones."""
+    """Mix ``share`` of the personal model with the rest of the generic one; keep the personal counters."""
 
     def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
         # in place on a clone, to keep the memory format: a share of 1 is then exact to the bit

@@ -46,7 +46,7 @@ class APPLE(Algorithm):
         sizes = torch.tensor([float(server.samples[c]) for c in others])
         named = {
             f"core/{i}/{k}": v
-            for i in mixing.list_sent(server, client, others, self.downloads)
+            for i in mixing.list_sent_cores(server, client, others, self.downloads)
             for k, v in server.memory[f"core/{others[i]}"].without(*server.statistics).items()
         }
         own = server.memory.get(f"core/{client}", server.model)  # at first the initial model
@@ -68,8 +68,8 @@ class APPLE(Algorithm):
         learned.keep(client)
         if self.downloads is None or self.downloads >= len(learned.p) - 1:
             return client.shared()
-        mixing.keep_received(client)
-        return client.shared() | mixing.choose_wanted(client, learned.p, self.downloads)
+        mixing.keep_received_cores(client)
+        return client.shared() | mixing.choose_wanted_cores(client, learned.p, self.downloads)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         cores = {f"core/{r.client}": r.tensors.without("apple/*") for r in replies}
@@ -77,7 +77,7 @@ class APPLE(Algorithm):
         return server.update(**cores, **{k: v for k, v in wanted.items() if v})
 
     def compute_fading(self, client: Client) -> float:
-        """Compute λ(t), which falls from 1 in the first round to 0 after the fraction ``until`` of the rounds."""
+        """Compute APPLE's λ(t), which falls from 1 to 0 within the fraction ``until`` of the rounds."""
         rounds = int(self.until * client.rounds)
         if client.t >= rounds:
             return 0.0

@@ -15,7 +15,7 @@ import torch
 
 from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
-from .parts.clusters import compute_cosines, split_in_two
+from .parts.clusters import bisect_clients, compute_cosines
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,13 @@ class CFL(Algorithm):
         before = server.memory.get("clusters", {"of": first})["of"]
         of = before.clone()
         for cluster in before.unique().tolist():
-            of = self.split(after, of, cluster)
+            of = self.split_cluster(after, of, cluster)
         if not of.any():
             return after.update(mean(replies))
         at = dict(zip(server.clients, of.tolist(), strict=True))
         models = {f"cluster/{at[c]}": self.send(server, c) for c in server.clients}
-        parents = set(
-            before[of != before].tolist()
-        )  # updates from before a split must not decide the next one
+        # updates from before a split must not decide the next one
+        parents = set(before[of != before].tolist())
         for c, parent in zip(server.clients, before.tolist(), strict=True):
             models |= {f"update/{c}": Tensors()} if parent in parents else {}
         for cluster in set(at.values()):
@@ -73,8 +72,8 @@ class CFL(Algorithm):
                 models[f"cluster/{cluster}"] = mean(members)
         return after.update(clusters=Tensors({"of": of}), **models)
 
-    def split(self, server: Server, of: torch.Tensor, cluster: int) -> torch.Tensor:
-        """Return the clusters of all clients after splitting this one, or unchanged if it is not split."""
+    def split_cluster(self, server: Server, of: torch.Tensor, cluster: int) -> torch.Tensor:
+        """Split a cluster if its clients' updates diverge; return the clusters of all clients."""
         at = (of == cluster).nonzero().flatten().tolist()
         known = [server.memory.get(f"update/{server.clients[i]}") for i in at]
         updates = [u for u in known if u]
@@ -85,12 +84,12 @@ class CFL(Algorithm):
         largest = max(float(u.square().sqrt()) for u in updates)
         if float(whole.square().sqrt()) >= self.eps1 or largest <= self.eps2:
             return of
-        second, across = split_in_two(compute_cosines(updates))
+        second, across = bisect_clients(compute_cosines(updates))
         if ((1 - across) / 2) ** 0.5 <= self.gamma:
             return of
         return of.index_fill(0, torch.tensor([at[i] for i in second]), int(of.max()) + 1)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Return the number of clusters."""
+        """Return the number of clusters of clients."""
         clusters = after.memory.get("clusters", {"of": torch.zeros(1)})
         return {"clusters": float(len(clusters["of"].unique()))}

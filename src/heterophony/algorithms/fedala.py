@@ -35,7 +35,7 @@ class FedALA(Algorithm):
         return net
 
     def get_mixed_parameters(self, net: Net) -> Tensors:
-        """Return the net's last parameters (not copies), in the order of the mixing weights."""
+        """Return the parameters that FedALA mixes, the net's last ones (not copies)."""
         named = ((k, p) for k, p in net.named_parameters() if not is_given(p))
         model = [(k, p) for k, p in named if not k.startswith("mixing.")]
         return Tensors(model[-self.top :] if self.top else model)
@@ -67,7 +67,7 @@ class FedALA(Algorithm):
         load_into_net(net, mixture())
 
     def train_mixing_weights(self, client: Client, loss: Loss) -> None:
-        """Train on part of the data: until the loss is steady in the client's first round, one pass in later ones."""
+        """Train the mixing weights on part of the data: until the loss is steady at first, one pass later."""
         net, how = client.net, client.training.as_plain_sgd(self.eta)
 
         def clip() -> None:

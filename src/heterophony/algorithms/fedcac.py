@@ -43,7 +43,7 @@ class FedCAC(Algorithm):
         return client.shared() | Tensors({"critical/bits": pack_bits(bits)})
 
     def find_critical(self, after: Tensor, before: Tensor) -> Tensor:
-        """Mark the k entries whose removal would increase the loss most."""
+        """Mark the critical parameters of a tensor: the k entries whose removal would increase the loss most."""
         score = ((after - before) * after).abs()
         k = int(self.critical * score.numel() + 1e-9)
         if k == 0:
@@ -66,7 +66,7 @@ class FedCAC(Algorithm):
         return server.update(mean(replies, *server.model), **memory)
 
     def find_collaborators(self, t: int, overlap: Tensor) -> Tensor:
-        """Mark, in row i, the clients similar enough to client i in round t = 1, 2, …, including itself."""
+        """Mark, in row i, the clients that client i collaborates with in round t = 1, 2, …, including itself."""
         me = torch.eye(len(overlap), dtype=torch.bool)
         if len(overlap) == 1:
             return me
@@ -75,7 +75,7 @@ class FedCAC(Algorithm):
 
 
 def compute_overlaps(masks: Sequence[Tensor]) -> Tensor:
-    """Compute 1 - |M_i - M_j| / 2|M_i|, which is asymmetric for masks of different sizes."""
+    """Compute the overlap of critical parameters, 1 - |M_i - M_j| / 2|M_i|, of each pair of clients."""
     distances = torch.zeros(len(masks), len(masks), dtype=torch.float64)
     for i, j in combinations(range(len(masks)), 2):
         distances[i, j] = distances[j, i] = (masks[i] ^ masks[j]).sum()

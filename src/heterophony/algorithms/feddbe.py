@@ -78,5 +78,5 @@ class FedDBE(Algorithm):
 
 
 def compute_mean(z: Tensor) -> Tensor:
-    """Return the mean of the features over examples, and over tokens if there are any."""
+    """Compute the mean features over examples, and over tokens if there are any."""
     return z.flatten(0, -2).mean(0)

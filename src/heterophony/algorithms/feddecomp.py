@@ -65,7 +65,7 @@ class FedDecomp(Algorithm):
         return {"reverse": rest, "fedavg": [], "local": ["*"]}.get(self.mode, factors)
 
     def local(self, client: Client) -> Tensors:
-        first = low_rank.remember_factors(client) if self.changes else None
+        first = low_rank.get_first_factors(client) if self.changes else None
         if self.mode in ("alternating", "reverse"):
             whole = params(client.net)
             tau, sigma = whole.only(*FACTOR_PATTERNS), whole.without(*FACTOR_PATTERNS)
@@ -90,7 +90,7 @@ class FedDecomp(Algorithm):
         sent = [r.tensors.only(*after.learned) for r in replies]
         distances = [low_rank.compute_full_rank_distance(w, after.model) for w in sent]
         out = {"model_difference": sum(distances) / len(distances)}
-        return out | low_rank.average_changes(after, replies) if self.changes else out
+        return out | low_rank.measure_changes(after, replies) if self.changes else out
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         personal_factors = self.mode in ("alternating", "simultaneous")

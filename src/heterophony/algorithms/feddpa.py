@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.low_rank import DualAdapter, LoRAAlgorithm, add_personal_adapters, mixing
+from .parts.low_rank import DualAdapter, LoRAAlgorithm, add_personal_adapters, mixing_adapters
 
 
 @dataclass(frozen=True)
@@ -31,36 +31,36 @@ class FedDPA(LoRAAlgorithm):
     def local(self, client: Client) -> Tensors:
         own = [m.own for m in client.net.modules() if isinstance(m, DualAdapter)]
         personal = {id(p) for part in own for p in part.parameters()}
-        client.fit(train=[p for p in client.net.parameters() if trains(p, personal)])
+        client.fit(train=[p for p in client.net.parameters() if is_common_parameter(p, personal)])
         if self.most:
-            with mixing(client.net, torch.tensor([self.train_mix])):
+            with mixing_adapters(client.net, torch.tensor([self.train_mix])):
                 client.fit(train=own, phase="own")
         return client.shared()
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if not self.most:
             return client.net(x)
-        with mixing(client.net, torch.ones(1)):
-            nearness = embed(client.net, x) @ self.embed_anchors(client).T
-        with mixing(client.net, self.most * nearness.mean(1)):
+        with mixing_adapters(client.net, torch.ones(1)):
+            nearness = embed_examples(client.net, x) @ self.embed_anchors(client).T
+        with mixing_adapters(client.net, self.most * nearness.mean(1)):
             return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)
 
     def embed_anchors(self, client: Client) -> Tensor:
-        """Embed random training examples of the client; all batches of a test use the same ones."""
+        """Compute the features of random training examples of the client, the same for all test batches."""
         data = client.data.train
         with client.apart("anchors"):
             chosen = torch.randperm(len(data))[: self.anchors]
-        return embed(client.net, data.batch(chosen)[0])
+        return embed_examples(client.net, data.batch(chosen)[0])
 
 
-def trains(parameter: Tensor, personal: set[int]) -> bool:
-    """Return True if a parameter is trained with the common adapter."""
+def is_common_parameter(parameter: Tensor, personal: set[int]) -> bool:
+    """Return True if a parameter is trained and belongs to no personal adapter."""
     return parameter.requires_grad and id(parameter) not in personal
 
 
-def embed(net: Net, x: Tensor) -> Tensor:
-    """Return each example's features, normalised to length 1."""
+def embed_examples(net: Net, x: Tensor) -> Tensor:
+    """Compute the features of each example, normalised to length 1."""
     return nn.functional.normalize(net.base(x).flatten(1), dim=1)

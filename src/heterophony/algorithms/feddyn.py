@@ -51,7 +51,7 @@ class FedDyn(Algorithm):
 
 
 def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:
-    """Return the correction with which gradient plus correction have at most the norm ``limit``."""
+    """Change a correction so that the gradient plus the correction has at most the norm ``limit``."""
     grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
     whole = grad + term
     length = float(whole.square().sqrt()) + 1e-6

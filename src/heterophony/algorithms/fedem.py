@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.clusters import initialise
+from .parts.clusters import reset_layers
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class FedEM(Algorithm):
         if self.components > 1:
             parts = nn.ModuleDict({"base": net.base, "head": net.head})
             copies = (deepcopy(parts) for _ in range(self.components - 1))
-            net.add_module("components", nn.ModuleList(map(initialise, copies)))
+            net.add_module("components", nn.ModuleList(map(reset_layers, copies)))
         return net
 
     def local(self, client: Client) -> Tensors:
         if self.components == 1:
             client.fit()
             return client.shared()
-        shares = self.estimate(client)  # share of each component in each example
+        shares = self.estimate_shares(client)  # share of each component in each example
         client.memory["fedem"] = Tensors({"weights": shares.mean(0)})
         labels = client.data.train.labels
 
@@ -47,22 +47,22 @@ class FedEM(Algorithm):
         return client.shared()
 
     @torch.no_grad()
-    def estimate(self, client: Client) -> Tensor:
-        """Compute the share of each component in each example: the E step."""
+    def estimate_shares(self, client: Client) -> Tensor:
+        """Estimate the share of each component model in each training example: the E step of EM."""
         client.net.eval()
         batches = client.data.train.batches(250)
         losses = torch.cat([list_losses(list_outputs(client.net, x), y) for x, y in batches])
         return (self.get_weights(client).to(losses).log() - losses).softmax(1)
 
     def get_weights(self, client: Client) -> Tensor:
-        """Return the client's weights of the components, which are equal until it has estimated them."""
+        """Return the client's weights of the component models, equal until it has estimated them."""
         kept = client.memory.get("fedem", Tensors()).get("weights")
         return torch.full((self.components,), 1 / self.components) if kept is None else kept
 
     def adapt(self, client: Client) -> None:
         """Estimate the weights of a client that has none yet; the components are not trained."""
         if self.components > 1 and "fedem" not in client.memory:
-            client.memory["fedem"] = Tensors({"weights": self.estimate(client).mean(0)})
+            client.memory["fedem"] = Tensors({"weights": self.estimate_shares(client).mean(0)})
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         return mix_outputs(client.net, x, self.get_weights(client))
@@ -72,18 +72,18 @@ class FedEM(Algorithm):
 
 
 def list_outputs(net: Net, x: Tensor) -> list[Tensor]:
-    """Return the outputs of all components."""
+    """Return the outputs of all component models."""
     others = getattr(net, "components", ())
     return [net(x), *(part["head"](part["base"](x)) for part in others)]
 
 
 def list_losses(outputs: list[Tensor], y: Tensor) -> Tensor:
-    """Return the loss of each example (row) with each component (column)."""
+    """Return the loss of each example (row) with each component model (column)."""
     return torch.stack([cross_entropy(z.float(), y, reduction="none") for z in outputs], 1)
 
 
 def mix_outputs(net: Net, x: Tensor, weights: Tensor) -> Tensor:
-    """Return the logarithm of the weighted sum of all components' probabilities."""
+    """Return the log-probabilities of the weighted mixture of all component models."""
     outputs = list_outputs(net, x)
     if len(outputs) == 1:
         return outputs[0]

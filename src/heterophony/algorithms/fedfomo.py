@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, load_into_net
-from .parts.clusters import compute_gains, split_examples
+from .parts.clusters import compute_gains, hold_out_examples
 from .parts.mixing import choose_downloads
 
 
@@ -54,7 +54,7 @@ class FedFomo(Algorithm):
         return known[: self.downloads]
 
     def local(self, client: Client) -> Tensors:
-        kept, held = split_examples(client.data.train, self.held_out)
+        kept, held = hold_out_examples(client.data.train, self.held_out)
         others = [client.received.below(f"other/{i}/") for i in range(self.downloads)]
         candidates = [client.shared(), *others]
         before = client.memory.get("before", candidates[0])
@@ -80,6 +80,6 @@ class FedFomo(Algorithm):
 
 
 def mix_on_device(others: Sequence[Tensors], shares: Tensor) -> Tensors:
-    """Return the weighted sum of the models; models of zero weight are skipped."""
+    """Return the weighted sum of models on the job's device; skip models of zero weight."""
     used = [w.map(lambda v, s=s: s * v) for w, s in zip(others, shares, strict=True) if s > 0]
     return reduce(Tensors.__add__, used)

@@ -18,7 +18,7 @@ from ..core.tensors import Tensors, params
 from .parts.distillation import (
     GeneratorTraining,
     draw_labels,
-    generate,
+    generate_features,
     make_generator,
     train_generator,
 )
@@ -62,7 +62,7 @@ class FedGen(Algorithm):
             if labels is None or not self.alpha:
                 return out
             drawn = draw_labels(labels, self.generated)
-            z = generate(made, drawn, labels.new_empty(len(drawn), self.noise).normal_())
+            z = generate_features(made, drawn, labels.new_empty(len(drawn), self.noise).normal_())
             return out + self.alpha * client.loss(net.head(z), drawn)
 
         client.fit(loss, train=[net.base, net.head])

@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors
-from .parts.distillation import diverge, draw_again
+from .parts.distillation import compute_kl_divergence, reset_unfrozen_layers
 from .parts.layers import list_linear_layers
 from .parts.low_rank import compress_moves, restore_moves
 
@@ -43,7 +43,7 @@ class FedKD(Algorithm):
     def build(self, net: Net) -> Net:
         mentee = net.smallest
         if self.answers or self.features:  # equal nets teach each other nothing
-            draw_again(mentee)
+            reset_unfrozen_layers(mentee)
         if self.features:
             small, own = (list_linear_layers(n)[0].in_features for n in (mentee, net))
             net.add_module("projection", nn.Linear(small, own, bias=False))
@@ -61,7 +61,7 @@ class FedKD(Algorithm):
             total = labels
             if self.answers:
                 total = total + self.answers / divisor * (
-                    diverge(own, common) + diverge(common, own)
+                    compute_kl_divergence(own, common) + compute_kl_divergence(common, own)
                 )
             if self.features:
                 near = mse_loss(net.projection(small.flatten(1)), z.flatten(1))
@@ -74,7 +74,7 @@ class FedKD(Algorithm):
         return compress_moves(client.shared(), client.received, self.compute_energy(client))
 
     def compute_energy(self, client: Client) -> float:
-        """Return the share of the squared singular values that is sent in this round."""
+        """Compute the share of the squared singular values that is sent in this round."""
         done = min(1.0, client.t / max(1, client.rounds - 1))
         return self.energy_start + done * (self.energy_end - self.energy_start)
 

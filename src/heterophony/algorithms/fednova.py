@@ -29,9 +29,8 @@ class FedNova(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
-        fresh = replace(
-            client.training, momentum_state="reset"
-        )  # the count of local work assumes it
+        # the count of local work assumes it
+        fresh = replace(client.training, momentum_state="reset")
 
         near = (lambda w: self.mu * (w - received)) if self.mu else None
         client.fit(pull=near, how=fresh)
@@ -53,7 +52,7 @@ class FedNova(Algorithm):
 
 
 def count_effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
-    """Return the number of plain SGD steps that move as far along a constant gradient as these steps."""
+    """Count the plain SGD steps that move as far along a constant gradient as ``steps`` with momentum."""
     far = speed = 0.0
     for _ in range(steps):
         speed = momentum * speed + 1 - pull * far

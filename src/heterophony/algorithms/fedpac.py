@@ -59,13 +59,13 @@ class FedPAC(Algorithm):
 
 
 def sum_by_class(client: Client, z: Tensor) -> Tensor:
-    """Sum the features of the examples of each class."""
+    """Sum the features of a client's examples by class."""
     out = z.new_zeros(client.data.classes, z.shape[1])
     return out.index_add_(0, client.data.train.labels, z)
 
 
 def compute_bound_terms(client: Client) -> dict[str, Tensor]:
-    """Compute V and H of the paper's bias-variance bound with the received base."""
+    """Compute V and H of FedPAC's bias-variance bound from the features of the received base."""
     z, n = client.features(), len(client.data.train)
     weighted = sum_by_class(client, z) / n  # frequency of the class times its centre
     spread = z.double().square().sum() / n - weighted.double().square().sum()
@@ -75,7 +75,7 @@ def compute_bound_terms(client: Client) -> dict[str, Tensor]:
 def solve_head_mixtures(
     variances: Sequence[Tensor], weighted: Sequence[Tensor]
 ) -> list[list[float]]:
-    """Find each client's weights of all heads: the minimiser of a'(diag V + D_i)a on the simplex."""
+    """Find each client's mixture of all heads: the weights a that minimise a'(diag V + D_i)a."""
     v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
     rows = []
     for i, own in enumerate(h):

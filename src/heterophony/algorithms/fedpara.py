@@ -13,7 +13,7 @@ from ..core.net import find_aliases, iterate_tensors
 
 
 class HadamardProduct(nn.Module):
-    """Parametrise W = W1 ⊙ (W2 + plus), each a product of small factors; the factors of W1 come first."""
+    """FedPara's parametrisation W = W1 ⊙ (W2 + plus), each a product of factors; those of W1 come first."""
 
     def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class HadamardProduct(nn.Module):
         self.shapes, self.inputs, self.plus = factors * 2, inputs * 2, plus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """Draw new factors, whatever the weight was, with standard deviation √(2 / number of inputs)."""
+        """Draw new factors for a weight, whatever it was, with standard deviation √(2 / number of inputs)."""
         each = zip(self.shapes, self.inputs, strict=True)
         return tuple(sqrt(2 / n) * torch.randn(s) for s, n in each)
 
@@ -43,7 +43,7 @@ def multiply_factors(*factors: Tensor) -> Tensor:
 
 
 def choose_rank(shape: Sequence[int], gamma: float) -> int:
-    """Return the rank of both products: gamma sets the number of parameters, but W can always have full rank."""
+    """Choose the rank of both factor products from gamma; W can always have full rank."""
     out, into, *window = shape
     if not window:
         return max(ceil(sqrt(min(out, into))), ceil(gamma * out * into / (2 * (out + into))))
@@ -52,7 +52,7 @@ def choose_rank(shape: Sequence[int], gamma: float) -> int:
 
 
 def factorise_net(net: Net, gamma: float, plus: float = 0.0, last: bool = False) -> Net:
-    """Replace weights by factors where that saves parameters.
+    """Replace a net's weights by Hadamard products of factors where that saves parameters.
 
     Frozen and tied weights, the stem and 1x1 shortcuts are left unchanged. So is the last layer,
     unless ``last`` is true: then it is always factorised, even if that saves nothing.

@@ -61,7 +61,7 @@ class FedReG(Algorithm):
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
-        return server.model | rebalancing.describe_sizes(
+        return server.model | rebalancing.make_size_tensor(
             server, self.threshold, self.threshold_scope
         )
 
@@ -70,7 +70,7 @@ class FedReG(Algorithm):
         if self.ablation != "no_balancing":
             target = rebalancing.compute_own_target(client, self.threshold)
             data = rebalancing.get_balanced_data(client, target, self.augment, self.magnitude)
-            counted = rebalancing.count_for_head(counted, target, self.weights)
+            counted = rebalancing.count_head_examples(counted, target, self.weights)
 
         def own_loss(x: Tensor, y: Tensor) -> Tensor:
             return client.loss(self.predict(client, x), y)

@@ -38,17 +38,19 @@ class FedTGP(prototypes.PrototypeAlgorithm):
 
         def loss(w: Tensors, z: Tensor, y: Tensor) -> Tensor:
             at = torch.tensor([place[c] for c in y.tolist()])
-            far = torch.cdist(z, generate(w), compute_mode="donot_use_mm_for_euclid_dist")
+            far = torch.cdist(
+                z, generate_prototypes(w), compute_mode="donot_use_mm_for_euclid_dist"
+            )
             return cross_entropy(-far - margin * one_hot(at, len(classes)), at)
 
         how = prototypes.PrototypeTraining(self.server_epochs, self.server_batch, self.server_lr)
         w = prototypes.train_on_prototypes(w, loss, (z, y), how)
-        made = zip(classes, generate(w), strict=True)
+        made = zip(classes, generate_prototypes(w), strict=True)
         new = Tensors({f"{prototypes.PREFIX}{c}": v.clone() for c, v in made})
         return server.update(generator=w, prototypes=new)
 
     def compute_margin(self, z: Tensor, y: Tensor) -> float:
-        """Return the largest distance between a class mean and its nearest neighbour, at most τ."""
+        """Compute FedTGP's margin: the largest distance of a class mean from its nearest one, at most τ."""
         means = torch.stack([z[y == c].mean(0) for c in y.unique()])
         if len(means) < 2:
             return self.margin
@@ -66,8 +68,8 @@ def add_classes(w: Tensors, classes: Sequence[int], width: int) -> Tensors:
     return w | {k: torch.randn(width) for k in new}
 
 
-def generate(w: Tensors) -> Tensor:
-    """Compute the prototypes of all known classes, in the order of their numbers."""
+def generate_prototypes(w: Tensors) -> Tensor:
+    """Generate the prototypes of all known classes, in the order of their numbers."""
     known = w.below("class/")
     embedded = torch.stack([known[c] for c in sorted(known, key=int)])
     hidden = linear(embedded, w["inner.weight"], w["inner.bias"]).relu()

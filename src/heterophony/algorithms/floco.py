@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, answer
-from .parts.clusters import initialise
+from .parts.clusters import reset_layers
 from .parts.layers import find_last_linear
 from .parts.mixing import project_onto_simplex, spread_over_simplex
 
@@ -34,7 +34,7 @@ class Floco(Algorithm):
             _, last = find_last_linear(net, True)
             size = (last.in_features, last.out_features)
             corners = (nn.Linear(*size, bias=False) for _ in range(self.vertices - 1))
-            net.add_module("corners", nn.ModuleList(map(initialise, corners)))
+            net.add_module("corners", nn.ModuleList(map(reset_layers, corners)))
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -42,10 +42,12 @@ class Floco(Algorithm):
         return server.model | ({"floco/centre": centres[client]} if client in centres else {})
 
     def local(self, client: Client) -> Tensors:
-        client.fit(lambda x, y: client.loss(self.answer(client, x, self.draw(client)), y))
+        client.fit(
+            lambda x, y: client.loss(self.forward_at_point(client, x, self.draw_point(client)), y)
+        )
         return client.shared()
 
-    def draw(self, client: Client) -> list[float]:
+    def draw_point(self, client: Client) -> list[float]:
         """Draw a point of the client's region, or of the whole simplex if it has no region yet."""
         if self.vertices == 1:
             return [1.0]
@@ -57,8 +59,8 @@ class Floco(Algorithm):
         point = centre.cpu() + self.rho * torch.rand(()) * away / away.abs().sum()
         return project_onto_simplex(point.double(), 1.0).tolist()
 
-    def answer(self, client: Client, x: Tensor, point: Sequence[float]) -> Tensor:
-        """Run the net with the last layer at a point of the simplex."""
+    def forward_at_point(self, client: Client, x: Tensor, point: Sequence[float]) -> Tensor:
+        """Return the net's output with the last layer at a point of the simplex."""
         if self.vertices == 1:
             return client.net(x)
         name = f"head.{find_last_linear(client.net, False)[0]}".rstrip(".") + ".weight"
@@ -82,11 +84,13 @@ class Floco(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         centre = client.received.get("floco/centre")
         return (
-            self.generic(client, x) if centre is None else self.answer(client, x, centre.tolist())
+            self.generic(client, x)
+            if centre is None
+            else self.forward_at_point(client, x, centre.tolist())
         )
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return self.answer(client, x, [1 / self.vertices] * self.vertices)
+        return self.forward_at_point(client, x, [1 / self.vertices] * self.vertices)
 
 
 def flatten_move(server: Server, reply: Reply) -> Tensor:

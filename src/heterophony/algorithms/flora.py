@@ -33,7 +33,7 @@ class FLoRA(LoRAAlgorithm):
 
     def build(self, net: Net) -> Net:
         net = super().build(net)
-        for layer in list_layers(net).values():
+        for layer in list_adapted_layers(net).values():
             layer.update = nn.Parameter(torch.zeros_like(layer.weight))  # all stacks so far
             layer.lora_A.requires_grad_(False)  # between rounds B is 0
             layer.lora_B.requires_grad_(False)
@@ -44,7 +44,7 @@ class FLoRA(LoRAAlgorithm):
         return server.model | {HALVED: torch.tensor([float(place % (self.halvings + 1))])}
 
     def local(self, client: Client) -> Tensors:
-        layers, halved = list_layers(client.net), int(client.received[HALVED])
+        layers, halved = list_adapted_layers(client.net), int(client.received[HALVED])
         between = {name: (layer.lora_A, layer.lora_B) for name, layer in layers.items()}
         with client.apart("adapters"):
             for layer in layers.values():
@@ -65,24 +65,26 @@ class FLoRA(LoRAAlgorithm):
         averaged = [k for k in replies[0].tensors if "/" not in k]
         adapted = list(replies[0].tensors.below(A))
         new = mean(replies, *averaged) if averaged else Tensors()
-        return server.update(new | {k: server.model[k] + stack(replies, k) for k in adapted})
+        return server.update(
+            new | {k: server.model[k] + sum_adapter_products(replies, k) for k in adapted}
+        )
 
 
-def list_layers(net: Net) -> dict[str, LoRALinear | LoRAConv2d]:
-    """List the layers with adapters, by the names of their updates."""
+def list_adapted_layers(net: Net) -> dict[str, LoRALinear | LoRAConv2d]:
+    """List the net's layers with LoRA adapters, by the names of their updates."""
     return {f"{k}.update": layer for k, layer in list_lora_layers(net, "flora merges").items()}
 
 
 def pad_adapter(name: str, layer: LoRALinear | LoRAConv2d, largest: int) -> dict[str, Tensor]:
-    """Return A and scaled B, padded with zeros to the largest rank."""
+    """Return a layer's LoRA matrices A and scaled B, padded with zeros to the largest rank."""
     a, b, rank = layer.lora_A.detach(), layer.lora_B.detach(), len(layer.lora_A)
     more = largest - rank
     wide = torch.cat([b * layer.scale, b.new_zeros(len(b), more, *b.shape[2:])], 1)
     return {A + name: torch.cat([a, a.new_zeros(more, *a.shape[1:])]), B + name: wide}
 
 
-def stack(replies: Sequence[Reply], name: str) -> Tensor:
-    """Return the product of the stacked adapters of a layer: the weighted sum of their products."""
+def sum_adapter_products(replies: Sequence[Reply], name: str) -> Tensor:
+    """Compute the weighted sum of the replies' adapter products BA of a layer, by stacking the adapters."""
     total = sum(r.weight for r in replies)
     a = torch.cat([r.tensors[A + name] * (r.weight / total) for r in replies])
     b = torch.cat([r.tensors[B + name] for r in replies], 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.distillation import diverge, draw_again
+from .parts.distillation import compute_kl_divergence, reset_unfrozen_layers
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FML(Algorithm):
     def build(self, net: Net) -> Net:
         meme = net.smallest
         if self.alpha < 1 or self.beta < 1:  # equal nets learn nothing from each other
-            draw_again(meme)
+            reset_unfrozen_layers(meme)
         net.add_module("meme", meme)
         return net
 
@@ -64,4 +64,4 @@ def mix_losses(client: Client, out: Tensor, teacher: Tensor, share: float, y: Te
     """Mix the loss on the labels with the divergence from a teacher's outputs."""
     if share == 1:
         return client.loss(out, y)
-    return share * client.loss(out, y) + (1 - share) * diverge(out, teacher)
+    return share * client.loss(out, y) + (1 - share) * compute_kl_divergence(out, teacher)

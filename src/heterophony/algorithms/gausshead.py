@@ -13,7 +13,7 @@ from ..core.training import Training
 from .fedreg import FedReG
 from .fedrod import FedRoD
 from .fixhead import FixHead
-from .parts.gaussians import ClassStatistics, collect_statistics, fit_discriminant, get_common
+from .parts import gaussians
 from .parts.layers import list_linear_layers
 
 METHODS: dict[str, type[Algorithm]] = {"fixhead": FixHead, "fedrod": FedRoD, "fedreg": FedReG}
@@ -51,7 +51,7 @@ class GaussHead(Algorithm):
 
     @property
     def trained(self) -> Algorithm:
-        """The method that trains the base and the shared head."""
+        """The algorithm that trains the base and the shared head."""
         return METHODS[self.method]()
 
     def check_training(self, training: Training) -> None:
@@ -62,7 +62,7 @@ class GaussHead(Algorithm):
         net = self.trained.build(net)
         if self.share != "nothing":
             covariance = self.share == "covariance"
-            net.add_module("gaussian", ClassStatistics(net.classes, width, covariance))
+            net.add_module("gaussian", gaussians.ClassStatistics(net.classes, width, covariance))
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -72,8 +72,8 @@ class GaussHead(Algorithm):
         reply = self.trained.local(client)
         if self.share == "nothing":
             return reply
-        own = collect_statistics(client.features(), client.data.train.labels, client.data.classes)
-        get_common(client).move_halfway(own)
+        own = gaussians.collect_client_statistics(client)
+        gaussians.get_statistics(client).move_halfway(own)
         return reply | client.shared().only("gaussian.*")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -84,11 +84,11 @@ class GaussHead(Algorithm):
             client.memory["gaussian_head"] = self.fit_head(client)
 
     def fit_head(self, client: Client) -> Tensors:
-        """Compute the linear discriminant of the client's features, shrunk towards the common statistics."""
-        own = collect_statistics(client.features(), client.data.train.labels, client.data.classes)
-        common = Tensors() if self.share == "nothing" else get_common(client).read()
+        """Fit the personal head: the linear discriminant of the client's features and the common statistics."""
+        own = gaussians.collect_client_statistics(client)
+        common = Tensors() if self.share == "nothing" else gaussians.get_statistics(client).read()
         strengths = (self.mean_examples, self.covariance_examples)
-        return fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
+        return gaussians.fit_discriminant(own, common, client.data.counts, *strengths, self.ridge)
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if self.learned == 1:

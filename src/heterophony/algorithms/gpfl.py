@@ -18,10 +18,8 @@ class GPFL(Algorithm):
 
     paper = "Zhang et al., ICCV 2023"
     needs_classes = True
-    optimizers = (
-        "sgd",
-        "adam",
-    )  # mu replaces weight decay in the gradient; AdamW applies its decay outside the gradient
+    # mu replaces weight decay in the gradient; AdamW applies its decay outside the gradient
+    optimizers = ("sgd", "adam")
     personal = ("head.*", "prior")
     lam: float = setting(
         0.001, "weight of the distance between features and class embeddings", low=0
@@ -62,7 +60,7 @@ class GPFL(Algorithm):
         return client.shared()
 
     def get_condition_embeddings(self, client: Client) -> Tensor:
-        """Return the embeddings from which the conditions of the round are computed."""
+        """Return the class embeddings from which the conditions of the round are computed."""
         table = get_class_embeddings(client).detach().clone()
         if self.conditions == "received":
             return table
@@ -78,7 +76,7 @@ class GPFL(Algorithm):
 
 
 def forward_conditioned(client: Client, x: Tensor, condition: Tensor) -> Tensor:
-    """Return the logits for features that the valve scales and shifts by a condition."""
+    """Return the logits of features that the conditional valve scales and shifts."""
     return client.net.head(client.net.valve(client.net.base(x), condition))
 
 

@@ -33,18 +33,20 @@ class HeteroFL(Algorithm):
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
-        return cut(server.model, server.shapes.get(client, {}))
+        return slice_tensors(server.model, server.shapes.get(client, {}))
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         """Average each entry over the replies that contain it; an entry in no reply is unchanged."""
         model = server.model
         whole = [k for k, v in model.items() if all(r.tensors[k].shape == v.shape for r in replies)]
         new = mean(replies, *whole) if whole else Tensors()
-        return server.update(new | {k: average(model[k], k, replies) for k in model.keys() - whole})
+        return server.update(
+            new | {k: average_slices(model[k], k, replies) for k in model.keys() - whole}
+        )
 
 
 class Divide(nn.Module):
-    """Divide the input by a number."""
+    """A layer that divides its input by the width of a narrow net."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -54,16 +56,16 @@ class Divide(nn.Module):
         return x / self.by
 
 
-def cut(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return the part of each tensor that a narrower net has: its first entries along every axis."""
+def slice_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Slice each tensor to the shape that it has in a narrower net: the first entries along every axis."""
     if all(v.shape == shapes.get(k, v.shape) for k, v in tensors.items()):
         return tensors
     parts = {k: tuple(map(slice, shapes[k])) for k in tensors}
     return Tensors({k: v[parts[k]].clone() for k, v in tensors.items()})
 
 
-def average(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
-    """Return the weighted mean of each entry of a tensor over the replies that contain it."""
+def average_slices(before: Tensor, name: str, replies: Sequence[Reply]) -> Tensor:
+    """Average each entry of a tensor over the replies whose slices contain it, with their weights."""
     total = torch.zeros_like(before, dtype=torch.float64)
     weight = torch.zeros_like(total)
     for reply in replies:

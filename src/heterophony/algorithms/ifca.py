@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, answer, load_into_net
-from .parts.clusters import compute_loss, initialise
+from .parts.clusters import compute_loss, reset_layers
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class IFCA(Algorithm):
         if self.clusters > 1:
             parts = {"head": net.head} if self.clustered == "head" else dict(net.named_children())
             copies = (deepcopy(nn.ModuleDict(parts)) for _ in range(self.clusters - 1))
-            net.add_module("clusters", nn.ModuleList(map(initialise, copies)))
+            net.add_module("clusters", nn.ModuleList(map(reset_layers, copies)))
         return net
 
     def list_models(self, client: Client) -> list[Tensors]:
-        """List the tensors of all k models, in the form the net expects."""
+        """List the tensors of all k cluster models, under the names of the net."""
         now = client.shared()
         first = now.without("clusters.*")
         rest = [now.below(f"clusters.{j}.") for j in range(self.clusters - 1)]

@@ -35,9 +35,8 @@ class KNNPer(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if not self.lam:
             return client.net(x)
-        store = client.memory.get("datastore") or build_datastore(
-            client
-        )  # new clients predict without tuning
+        # new clients predict without tuning
+        store = client.memory.get("datastore") or build_datastore(client)
         z = client.net.base(x)
         model = client.net.head(z).float().softmax(1)
         near = self.ask_neighbours(z.float().flatten(1), store)
@@ -45,7 +44,7 @@ class KNNPer(Algorithm):
         return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
     def ask_neighbours(self, z: Tensor, store: Tensors) -> Tensor:
-        """Return the shares of the classes among the nearest stored features, weighted by a kernel."""
+        """Predict class probabilities from the nearest features in the datastore, weighted by a kernel."""
         distances = square_distances(z, store["features"])
         near, at = distances.topk(min(self.neighbours, distances.shape[1]), largest=False)
         # softmax is the normalised kernel, and does not divide 0 by 0 if all are far away
@@ -57,6 +56,6 @@ class KNNPer(Algorithm):
 
 
 def build_datastore(client: Client) -> Tensors:
-    """Store the base's features of all training examples, with their classes."""
+    """Build a client's datastore: the features of its training examples, with their classes."""
     z, labels = client.features().flatten(1), client.data.train.labels
     return Tensors({"features": z, "classes": one_hot(labels, client.data.classes).to(z)})

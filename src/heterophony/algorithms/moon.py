@@ -55,7 +55,7 @@ class MOON(Algorithm):
         return client.shared()
 
     def compute_contrast(self, z: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        """Compute the contrastive loss, in which the received model's features are the positive ones."""
+        """Compute MOON's contrastive loss, in which the received model's features are the positive ones."""
         likeness = [cosine_similarity(z.flatten(1), o.flatten(1)) for o in (near, far)]
         scores = torch.stack(likeness, 1) / self.temperature
         return cross_entropy(scores, z.new_zeros(len(z), dtype=torch.int64))

@@ -35,7 +35,7 @@ class PeFLL(HypernetworkOnServer):
             return server.model
         if client not in known:
             return server.model | w.under(PREFIX)
-        return server.model | make_model(w, embed(w, known[client]), server.model)
+        return server.model | make_model(w, embed_client(w, known[client]), server.model)
 
     def local(self, client: Client) -> Tensors:
         self.adapt(client)
@@ -46,22 +46,24 @@ class PeFLL(HypernetworkOnServer):
         """Make the model of a client that received the hypernetwork; nothing is trained."""
         w = client.received.below(PREFIX)
         if w:
-            made = make_model(w, embed(w, compute_frequencies(client)), client.received)
+            made = make_model(w, embed_client(w, compute_frequencies(client)), client.received)
             load_into_net(client.net, made)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         told = {r.client: r.tensors[FREQUENCIES] for r in replies}
         known = server.memory.get("frequencies", Tensors()) | told
         server = server.update(frequencies=known)
-        after = self.step(server, replies, lambda w, client: embed(w, known[client]))
+        after = self.update_hypernetwork(
+            server, replies, lambda w, client: embed_client(w, known[client])
+        )
         w, middle = after.memory["hypernetwork"], torch.stack(list(known.values())).mean(0)
-        return after.update(make_model(w, embed(w, middle), server.learned))
+        return after.update(make_model(w, embed_client(w, middle), server.learned))
 
-    def create(self, server: Server) -> Tensors:
+    def create_parameters(self, server: Server) -> Tensors:
         classes = len(next(iter(server.memory["frequencies"].values())))
-        layer = nn.Linear(classes, self.get_width(server))
+        layer = nn.Linear(classes, self.get_embedding_width(server))
         made = {f"embed.{k}": v.detach() for k, v in layer.named_parameters()}
-        return super().create(server) | made
+        return super().create_parameters(server) | made
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         self.adapt(client)  # a new client predicts without local training
@@ -71,7 +73,7 @@ class PeFLL(HypernetworkOnServer):
         return client.net(x)
 
 
-def embed(w: Tensors, frequencies: Tensor) -> Tensor:
+def embed_client(w: Tensors, frequencies: Tensor) -> Tensor:
     """Return the embedding of a client with these label frequencies."""
     return linear(frequencies, w["embed.weight"], w["embed.bias"])
 

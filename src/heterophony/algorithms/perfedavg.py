@@ -70,6 +70,6 @@ def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensor
 
 
 def get_gradient(parameter: Tensor) -> Tensor:
-    """Return a copy of the gradient in the parameter's memory format, or zeros if it has none."""
+    """Return a copy of a parameter's gradient, in the parameter's memory format; zeros if it has none."""
     slope = torch.zeros_like(parameter)
     return slope if parameter.grad is None else slope.copy_(parameter.grad)

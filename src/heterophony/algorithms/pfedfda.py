@@ -19,7 +19,7 @@ from .parts.gaussians import (
     compute_log_prior,
     estimate_gaussian,
     get_gaussian_head,
-    split_by_class,
+    halve_by_class,
 )
 from .parts.layers import find_last_linear, list_linear_layers
 
@@ -67,7 +67,7 @@ class PFedFDA(Algorithm):
     def mix(
         self, beta: float, own: tuple[Tensor, Tensor], head: GaussianHead
     ) -> tuple[Tensor, Tensor]:
-        """Mix local and received means, and local and received covariances."""
+        """Mix a client's Gaussians with the received ones: ``beta`` is the share of the client's."""
         pairs = zip(own, (head.means.detach(), head.covariance.detach()), strict=True)
         means, covariance = (beta * local + (1 - beta) * common for local, common in pairs)
         return means, covariance
@@ -76,7 +76,7 @@ class PFedFDA(Algorithm):
         """Find the share of local estimates with which each half of the data best classifies the other."""
         labels, head = client.data.train.labels, get_gaussian_head(client)
         prior = compute_log_prior(client.data)
-        second, losses = split_by_class(labels), [0.0] * len(SHARES)
+        second, losses = halve_by_class(labels), [0.0] * len(SHARES)
         for half in (second, ~second):
             if not bool(half.any()) or bool(half.all()):
                 return 0.0  # too few examples to choose by

@@ -65,7 +65,7 @@ class PFedGate(Algorithm):
         return client.shared()
 
     def compute_gates(self, cut: Blocks, g: Tensor, m: Tensor) -> tuple[Tensor, float]:
-        """Return a factor for every block, 0 if it is dropped, and the fraction of the model that is kept."""
+        """Compute the gate of every block, 0 if it is dropped; also return the fraction of the model kept."""
         if self.sparsity == 1:
             return m, 1.0
         least = min(max(1 / self.pieces, 0.1), self.sparsity)

@@ -30,15 +30,15 @@ class PFedHN(HypernetworkOnServer):
         return server.model | make_model(w, get_embedding(w, client), server.model)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        after = self.step(server, replies, get_embedding)
+        after = self.update_hypernetwork(server, replies, get_embedding)
         w = after.memory["hypernetwork"]
         middle = torch.stack([get_embedding(w, c) for c in server.clients]).mean(0)
         return after.update(make_model(w, middle, server.learned))
 
-    def create(self, server: Server) -> Tensors:
-        width = self.get_width(server)
+    def create_parameters(self, server: Server) -> Tensors:
+        width = self.get_embedding_width(server)
         drawn = {f"embedding/{c}": torch.randn(width) for c in server.clients}
-        return super().create(server) | drawn
+        return super().create_parameters(server) | drawn
 
 
 def get_embedding(w: Tensors, client: str) -> Tensor:

@@ -38,7 +38,7 @@ class PFedSD(Algorithm):
         return client.shared()
 
     def compute_distillation_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Compute T² KL(teacher ‖ student) of the softened outputs, as a mean over the batch."""
+        """Compute the self-distillation loss T² KL(teacher ‖ student) of softened outputs, mean over the batch."""
         t = self.temperature
         target, log_answer = softmax(teacher / t, 1), log_softmax(student / t, 1)
         return t**2 * kl_div(log_answer, target, reduction="batchmean")

@@ -231,7 +231,7 @@ class BoardRun:
             federation = load_federation(config, self.options.data)
         # only the server selects clients; its settings may refer to clients of other boards
         local_config = replace(
-            config.begin_with(self.session.given),
+            config.with_checkpoint(self.session.given),
             participation=Uniform(rate=1.0),
             speeds=Speeds(),
             stop=StopSection(),

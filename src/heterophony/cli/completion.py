@@ -46,7 +46,7 @@ def complete_setting(incomplete: str) -> list[str]:
 def list_possible_values(key: str) -> list[str]:
     """List the possible values of a configuration key, if they are few."""
     from ..algorithms import ALGORITHM_CLASSES
-    from ..config.keys import find_setting
+    from ..config.keys import find_setting_schema
     from ..data.partitions import PARTITIONS
     from ..data.sources import SOURCES
     from ..models import MODEL_DESCRIPTIONS
@@ -62,7 +62,7 @@ def list_possible_values(key: str) -> list[str]:
         for name in (candidate, f"{candidate}.name"):
             if name in named:
                 return list(named[name])
-        if found := find_setting(candidate):
+        if found := find_setting_schema(candidate):
             return [
                 str(v).lower() if isinstance(v, bool) else str(v) for v in found.get("enum", [])
             ]

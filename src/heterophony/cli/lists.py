@@ -227,10 +227,10 @@ def bench(
     ] = "cpu",
 ) -> None:
     """Measure this machine's speed relative to a plain training loop."""
-    from ..core.accelerator import choose_compute
+    from ..core.accelerator import Compute, find_device
     from ..tools.bench import measure_speed
 
-    compute = choose_compute(device)
+    compute = Compute(find_device(device))
     with terminal.handle_signals(signal.default_int_handler):
         found = measure_speed(seconds, terminal.print_note, compute)
     if json:

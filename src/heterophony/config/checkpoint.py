@@ -1,4 +1,4 @@
-"""The initial state of a net: the checkpoint named by ``model.init``, and ``model.adapter``."""
+"""Changes of a new net: the checkpoint named by ``model.init``, ``model.norm`` and ``model.adapter``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.net import Net
 from ..core.tensors import Tensors, load_into_net
 
 
-def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
+def load_checkpoint_into(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
     """Return a builder of the same net, with the weights of a checkpoint.
 
     Raise ConfigError if the weights do not match the net.
@@ -41,17 +41,16 @@ def use_group_norm(build: Callable[[], Net]) -> Callable[[], Net]:
 
 
 def build_with_group_norm(build: Callable[[], Net]) -> Net:
-    """Build a net and replace each BatchNorm; this draws no random numbers."""
+    """Build a net and replace each BatchNorm by GroupNorm; this draws no random numbers."""
     net = build()
     for path, layer in list(net.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):
-            parent, _, name = path.rpartition(".")
-            setattr(net.get_submodule(parent), name, nn.GroupNorm(NORM_GROUPS, layer.num_features))
+            net.set_submodule(path, nn.GroupNorm(NORM_GROUPS, layer.num_features))
     return net
 
 
 def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:
-    """Return a builder of the same net, with an adapter; raise ConfigError if no layer matches it."""
+    """Return a builder of the same net with ``model.adapter``; raise ConfigError if no layer matches it."""
     if table is None:
         return build
     build_adapted = partial(build_with_adapter, build, build_adapter(table))
@@ -60,11 +59,12 @@ def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Ca
 
 
 def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
+    """Build a net and add an adapter."""
     return adapter.apply(build())
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Build a net and load the checkpoint; head layers of a different shape keep their new weights."""
+    """Build a net and load a checkpoint; head layers of a different shape keep their new weights."""
     net = build()
     own = Tensors(net.state_dict())
     checkpoint = name_by_part(checkpoint, own)
@@ -102,7 +102,7 @@ def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
 
 
 def read_checkpoint(path: str) -> Tensors:
-    """Read the tensors of a safetensors file."""
+    """Read the tensors of a checkpoint, a safetensors file."""
     try:
         return from_safetensors(read_checkpoint_bytes(path))
     except CodecError as error:
@@ -110,7 +110,7 @@ def read_checkpoint(path: str) -> Tensors:
 
 
 def read_checkpoint_bytes(path: str) -> bytes:
-    """Read the file that ``model.init`` names."""
+    """Read the bytes of the checkpoint that ``model.init`` names."""
     try:
         return read_regular_file(Path(path).expanduser(), BLOB_LIMIT)
     except OSError as error:
@@ -118,5 +118,5 @@ def read_checkpoint_bytes(path: str) -> bytes:
 
 
 def save_checkpoint(path: Path, net: Tensors) -> None:
-    """Write the tensors of a net to a safetensors file."""
+    """Write the tensors of a net as a checkpoint, a safetensors file."""
     write_atomically(path, to_safetensors(net))

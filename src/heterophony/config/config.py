@@ -18,7 +18,7 @@ from ..core.net import Net
 from ..core.own_modules import is_library_name, is_own_code
 from ..core.randomness import seeded
 from ..core.scores import CONFUSION, TaskName
-from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
+from ..core.tasks import TASKS, Criterion, MetricFunction, choose_metrics
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
@@ -28,26 +28,21 @@ from ..data.sources import read_source
 from ..data.transforms import build_skew
 from ..jobs.dry_runs import check_merge
 from ..jobs.plan import Plan, describe_selection
-from ..models import (
-    MODEL_DESCRIPTIONS,
-    TOKEN_MODELS,
-    get_default_head_depth,
-    get_model_builder,
-)
+from ..models import MODEL_DESCRIPTIONS, TOKEN_MODELS, get_default_head_depth, get_model_builder
 from ..population.attacks import Attack, Faults, check_participation
 from ..population.availability import Speeds
 from ..population.participation import Participation, Poisson, RandomParticipation
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts
-from .checkpoint import add_adapter, begin_with_checkpoint, use_group_norm
+from .checkpoint import add_adapter, load_checkpoint_into, use_group_norm
 from .nets import (
     ClientNets,
     check_allowed,
     check_nets,
     choose_nets,
     import_own_model,
+    list_group_clients,
     make_library_net,
-    name_clients,
     prepare_own_net,
 )
 from .sections import (
@@ -65,7 +60,7 @@ from .sections import (
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run."""
+    """The configuration of a run: all its settings."""
 
     top: TopSection
     data: DataSection
@@ -99,7 +94,7 @@ class Config:
         return self.top.seed if self.data.seed is None else self.data.seed
 
     def build_federation(self) -> Federation:
-        """Read the data and partition them; the result depends only on the section [data] and its seed."""
+        """Read the data set and partition it; the result depends only on the section [data] and its seed."""
         data, seed = self.data, self.data_seed
         if data.name == OWN_DATA:
             federation = self.load_client_folders(locate_client_data(data))
@@ -133,58 +128,24 @@ class Config:
         net: Callable[[], Net] | ClientNets | None = None,
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
+        on_boards: bool = False,
     ) -> Plan:
-        """Build the plan of a simulation; raise ConfigError if its parts are incompatible.
+        """Build the plan of a run; raise ConfigError if its parts are incompatible.
 
-        ``net`` builds a user's net, or one per client, instead of the net that [model] names.
-        ``loss`` and ``metrics`` are the user's functions.
+        ``net`` builds a user's net, or one per client, instead of the net that [model] names. ``loss``
+        and ``metrics`` are the user's functions. ``on_boards`` skips the dry run of protections.
         """
-        plan = self.make_plan(federation, net, loss, metrics)
-        check_merge(plan)
-        return plan
-
-    def begin_with(self, checkpoint: Path | None) -> Config:
-        """Return the configuration with ``model.init`` set to this checkpoint; None changes nothing."""
-        if checkpoint is None:
-            return self
-        return replace(self, model=replace(self.model, init=str(checkpoint)))
-
-    def build_board_plan(self, federation: Federation) -> Plan:
-        """Build the plan of a run on boards, where faults are real rather than simulated."""
-        if self.evaluation.keep_best:
-            raise ConfigError(
-                "evaluation.keep_best: boards keep only their newest state, not the best; remove it"
-            )
-        groups = self.model.group or ()
-        if self.model.groups or any("share" in group for group in groups):
-            raise ConfigError(
-                "model.group: on boards, every group must list its clients, as in clients = ['0', '1']"
-            )
-        plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
-        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
-
-    def make_plan(
-        self,
-        federation: Federation,
-        net: Callable[[], Net] | ClientNets | None = None,
-        loss: Criterion | None = None,
-        metrics: Sequence[str | MetricFunction] | None = None,
-    ) -> Plan:
-        """Make the plan of the run, with all defaults filled in."""
         check_task(self.algorithm, self.algorithm_name, federation.task, loss)
         self.check_validation(federation)
-        chosen = self.evaluation.metrics if metrics is None else metrics
-        if chosen is None:
-            chosen = get_task(federation.task).metrics
+        configured = self.evaluation.metrics if metrics is None else metrics
+        chosen = TASKS[federation.task].metrics if configured is None else configured
         check_participation(self.faults, self.speeds, self.participation, federation.clients)
         self.attack.check_run(federation.clients, federation.task)
-        nets = net if isinstance(net, ClientNets) else None
+        own, nets = (None, net) if isinstance(net, ClientNets) else (net, None)
         if net is None:
             depth = self.algorithm.head_depth
             nets = choose_nets(self.model, federation, self.top.seed, depth)
-        built = self.prepare_builders(
-            federation, None if isinstance(net, ClientNets) else net, nets
-        )
+        built = self.prepare_builders(federation, own, nets)
         plan = Plan(
             algorithm=self.algorithm,
             model=next(iter(built.values())),
@@ -212,12 +173,36 @@ class Config:
             patience=self.stop.patience,
         )
         check_nets(plan)
+        if not on_boards:
+            check_merge(plan)
         return plan
+
+    def with_checkpoint(self, checkpoint: Path | None) -> Config:
+        """Return the configuration with ``model.init`` set to a checkpoint; None changes nothing."""
+        if checkpoint is None:
+            return self
+        return replace(self, model=replace(self.model, init=str(checkpoint)))
+
+    def build_board_plan(self, federation: Federation) -> Plan:
+        """Build the plan of a run on boards, where faults are real rather than simulated."""
+        if self.evaluation.keep_best:
+            raise ConfigError(
+                "evaluation.keep_best: boards keep only their newest state, not the best; remove it"
+            )
+        groups = self.model.group or ()
+        if self.model.groups or any("share" in group for group in groups):
+            raise ConfigError(
+                "model.group: on boards, every group must list its clients, as in clients = ['0', '1']"
+            )
+        plan = replace(self, faults=Faults(), attack=Attack()).build_plan(
+            federation, on_boards=True
+        )
+        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
 
     def prepare_builders(
         self, federation: Federation, net: Callable[[], Net] | None, nets: ClientNets | None
     ) -> dict[str, Callable[[], Net]]:
-        """Return the builders of the run's nets, by name; a net common to all clients has no name."""
+        """Return the builders of the run's nets by name; a net common to all clients has the empty name."""
         if nets is None:
             built = {"": net or self.choose_net_builder(federation)}
         else:
@@ -227,7 +212,7 @@ class Config:
                 self.try_net(name, built[name], federation)
         if self.model.norm == "group":
             built = {name: use_group_norm(build) for name, build in built.items()}
-        start = partial(begin_with_checkpoint, path=self.model.init)
+        start = partial(load_checkpoint_into, path=self.model.init)
         return {
             name: add_adapter(start(build), self.model.adapter) for name, build in built.items()
         }
@@ -251,7 +236,7 @@ class Config:
                 )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
-        """Return a function that builds the net; raise ConfigError if it does not match the data."""
+        """Return a function that builds the net of [model]; raise ConfigError if it does not match the data."""
         if is_own_code(self.model.name or ""):
             own = import_own_model(str(self.model.name))
             return prepare_own_net(own, self.algorithm, federation, self.top.seed)
@@ -274,7 +259,7 @@ class Config:
         return build
 
     def try_net(self, name: str, build: Callable[[], Net], federation: Federation) -> None:
-        """Build a net once, so that a mistake is reported here rather than by a worker."""
+        """Build a named model once, so that a mistake is reported here rather than by a worker."""
         check_model_task(name, federation.task)
         check_model_input(name, federation)
         with seeded(self.top.seed, "init"):  # leaves the state of torch's generator unchanged
@@ -282,7 +267,7 @@ class Config:
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
-        model = name_clients(self.model, list(federation.train), self.top.seed)
+        model = list_group_clients(self.model, list(federation.train), self.top.seed)
         if model.group is not None:
             return replace(self, model=model)
         if is_own_code(model.name or "") or is_library_name(model.name or ""):
@@ -333,7 +318,7 @@ class Config:
         return tomli_w.dumps({**asdict(self.top), **filled, **protections})
 
     def describe_data(self, own: bool) -> dict[str, Any]:
-        """Return the section [data]; for a program's own data, only the settings that describe them."""
+        """Return the section [data] for TOML; with a federation from Python, only the settings that describe it."""
         section = asdict(self.data)
         if own:
             section = {
@@ -348,14 +333,14 @@ class Config:
         return section
 
     def describe_model(self) -> dict[str, Any]:
-        """Return the section [model]."""
+        """Return the section [model] for TOML."""
         section = asdict(self.model)
         if self.model.norm == "batch":
             del section["norm"]
         return section
 
     def describe_engine(self) -> dict[str, Any]:
-        """Return the section [engine]; ``auto`` is resolved, so that a resumed run stays on its accelerator."""
+        """Return the section [engine] for TOML, with ``auto`` resolved: a resumed run stays on its accelerator."""
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
@@ -368,7 +353,7 @@ class Config:
 
 
 def to_toml_value(value: Any) -> bool | int | float | str | None:
-    """Return a value in a form that TOML can hold; values of other types become text."""
+    """Convert a setting's value to a type of TOML; values of other types become text."""
     return value if isinstance(value, bool | int | float | str | None) else repr(value)
 
 
@@ -437,7 +422,7 @@ def choose_default_model(
     task: TaskName = "classification",
     characters: bool = True,
 ) -> str:
-    """Choose a model by the task and by an example's shape and type; integer rows count as text.
+    """Choose the default model by task and by the shape and type of an example; integer rows count as text.
 
     ``characters`` is True if the integers in a row are class numbers.
     """
@@ -471,13 +456,13 @@ def check_model_input(model: str, federation: Federation) -> None:
 
 
 def has_whole_numbers(federation: Federation) -> bool:
-    """Return True if the examples are integers other than bytes."""
+    """Return True if a federation's examples are integers other than bytes."""
     dtype = federation.x.dtype
     return not dtype.is_floating_point and dtype != torch.uint8
 
 
 def has_characters(federation: Federation) -> bool:
-    """Return True if the examples are class numbers, as in texts whose label is the next character."""
+    """Return True if examples consist of class numbers, as in texts whose label is the next character."""
     if not has_whole_numbers(federation):
         return False
     low, high = federation.value_range
@@ -485,7 +470,7 @@ def has_characters(federation: Federation) -> bool:
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:
-    """Find the local data of all clients in one folder, for a simulation."""
+    """Find the data of all clients in the folder ``data.path``, for a simulation of clients with own data."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with their own data needs a folder that holds"
@@ -504,7 +489,7 @@ def locate_client_data(data: DataSection) -> dict[str, Path]:
 
 
 def check_protections(config: Config) -> None:
-    """Raise ConfigError if protections do not match each other or the run."""
+    """Raise ConfigError if the protections do not match each other or the run."""
     active = [p for p in config.protections if not p.is_identity]
     kinds = [get_kind(p) for p in active]
     for kind in kinds:
@@ -515,15 +500,18 @@ def check_protections(config: Config) -> None:
             f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing is sent;"
             " remove this protection"
         )
-    check_order(active)
+    check_protection_order(active)
     for protection in active:
-        check_turns(config, protection)
-        check_size(config, protection)
+        check_replacement(config, protection)
+        check_reply_count(config, protection)
         protection.check_run(describe_run(config, tuple(active)))
 
 
-def check_order(active: Sequence[Protection]) -> None:
-    """Raise ConfigError for two kinds of privacy, two encodings, or client-side work after an encoding."""
+def check_protection_order(active: Sequence[Protection]) -> None:
+    """Raise ConfigError for protections that exclude each other, or in the wrong order.
+
+    At most one may give privacy and one may encode; none may run on the client after an encoding.
+    """
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
         raise ConfigError(f"protection: {' and '.join(private)} each have their own ε; choose one")
@@ -539,8 +527,8 @@ def check_order(active: Sequence[Protection]) -> None:
             )
 
 
-def check_turns(config: Config, protection: Protection) -> None:
-    """Raise ConfigError if a client may be drawn twice in a round but may reply only once."""
+def check_replacement(config: Config, protection: Protection) -> None:
+    """Raise ConfigError if a protection allows one reply per round, but clients may be drawn twice."""
     if protection.once_per_round and getattr(config.participation, "replacement", False):
         raise ConfigError(
             f"protection.{get_kind(protection)}: a client must not be drawn twice in a round; set"
@@ -548,7 +536,7 @@ def check_turns(config: Config, protection: Protection) -> None:
         )
 
 
-def check_size(config: Config, protection: Protection) -> None:
+def check_reply_count(config: Config, protection: Protection) -> None:
     """Raise ConfigError if a protection needs more replies than a round has."""
     rule = config.participation
     if config.algorithm.everybody:
@@ -566,7 +554,7 @@ def check_size(config: Config, protection: Protection) -> None:
 
 
 def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
-    """Collect the facts about the run that protections depend on."""
+    """Collect the settings of a configuration on which protections may depend."""
     clients = config.data.clients
     kind, rate = describe_selection(config.algorithm, config.participation, clients)
     return RunFacts(
@@ -584,7 +572,7 @@ def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
 
 
 def settle_protections(config: Config) -> Config:
-    """Choose the noise for a target ε, and the last round for a privacy budget.
+    """Replace a target ε by the noise, and end the run where its privacy budget ends.
 
     The result holds both as numbers, so that its readers, such as boards, need no accounting.
     """
@@ -603,7 +591,7 @@ def settle_protections(config: Config) -> Config:
     return replace(config, top=top, protections=tuple(settled))
 
 
-def check_kind_chosen(protections: Sequence[Protection], participation: Any) -> None:
+def check_participation_kind(protections: Sequence[Protection], participation: Any) -> None:
     """Raise ConfigError for a target ε without ``participation.kind``, on which the noise depends."""
     targets = [p for p in protections if getattr(p, "epsilon", None) is not None]
     if targets and not (isinstance(participation, dict) and "kind" in participation):

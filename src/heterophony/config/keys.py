@@ -28,11 +28,11 @@ RENAMED_KEYS = {"device": "accelerator"}  # former keys of [engine]
 
 
 def ignore_note(text: str) -> None:
-    """Ignore a note about the meaning of a short key."""
+    """Do nothing with a note about the meaning of a short key: the default of ``note``."""
 
 
 def rename_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with current names of sections and keys; old names are accepted too."""
+    """Rename the sections and keys of a configuration that have former names."""
     out = dict[str, Any]()
     for key, value in raw.items():
         name = RENAMED.get(key, key)
@@ -99,7 +99,7 @@ def rename_pair(pair: str) -> str:
 
 
 def expand_section(pair: str) -> str:
-    """Return ``data.name=fmnist`` for ``data=fmnist``, and the kind for ``data.partition=iid``."""
+    """Expand ``data=fmnist`` to ``data.name=fmnist``, and ``partition=iid`` to ``data.partition.kind=iid``."""
     key, sign, value = (part.strip() for part in pair.partition("="))
     if sign and key in NAMED_SECTIONS and not value.startswith("{"):
         return f"{key}.name={value}"
@@ -109,7 +109,7 @@ def expand_section(pair: str) -> str:
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
-    """Return the full form of a short key; a key that starts with a section is returned unchanged."""
+    """Return the full dotted key of a short key; a key that starts with a section is returned unchanged."""
     if key.split(".")[0] in ROOTS:
         return key
     wanted = simplify_path(key)
@@ -128,12 +128,12 @@ def expand_key(key: str, known: Sequence[str]) -> str:
 
 
 def simplify_path(key: str) -> list[str]:
-    """Return the parts of a dotted key, simplified for comparison."""
+    """Return the parts of a dotted key in lower case without separators, for comparison."""
     return [simplify_name(part) for part in key.split(".")]
 
 
 def find_choice(raw: Mapping[str, Any], overrides: Sequence[str], key: str, default: str) -> str:
-    """Return the value of a key as text: from the pairs, else from the configuration."""
+    """Return the value of a configuration key as text: from the ``-c`` pairs, else from ``raw``."""
     pairs = (pair.partition("=") for pair in overrides)
     chosen = [value.strip().strip("\"'") for k, _, value in pairs if k.strip() == key]
     if chosen:
@@ -148,7 +148,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
     """List every key of a configuration with these algorithms and this kind of partition."""
     known = [*TOP_KEYS, "algorithm.name"]
     for name in algorithms:
-        known += list_class_keys("algorithm", find_class(name, trust))
+        known += list_class_keys("algorithm", find_algorithm_class(name, trust))
     for section, cls in SECTIONS.items():
         known += list_class_keys(section, cls)
     known += list_class_keys("participation", Uniform) + list_class_keys("participation", Faults)
@@ -160,7 +160,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
     return list(dict.fromkeys(known))
 
 
-def find_class(name: str, trust: bool) -> type | None:
+def find_algorithm_class(name: str, trust: bool) -> type | None:
     """Return the class of an algorithm, or None if it does not exist, which is reported later."""
     try:
         return get_algorithm_class(name, trust)
@@ -169,7 +169,7 @@ def find_class(name: str, trust: bool) -> type | None:
 
 
 def list_class_keys(section: str, cls: type | None) -> list[str]:
-    """List the dotted keys of a class's settings in a section."""
+    """List the dotted keys of a section whose settings a class defines."""
     return [] if cls is None else [f"{section}.{f.name}" for f in list_settings(cls)]
 
 
@@ -194,64 +194,70 @@ Schema = dict[str, Any]
 
 
 def build_schema() -> Schema:
-    """Return the schema of a whole configuration."""
-    properties = describe_class(TopSection)
-    properties |= {name: make_table(describe_class(cls)) for name, cls in SECTIONS.items()}
+    """Build the JSON Schema of a whole configuration, for editors."""
+    properties = make_class_schema(TopSection)
+    properties |= {
+        name: make_table_schema(make_class_schema(cls)) for name, cls in SECTIONS.items()
+    }
     properties["data"]["properties"] |= {
-        "partition": make_choice("kind", PARTITIONS),
-        "feature_skew": make_choice("kind", SKEWS),
+        "partition": make_choice_schema("kind", PARTITIONS),
+        "feature_skew": make_choice_schema("kind", SKEWS),
     }
     properties["model"]["properties"] |= {
-        "adapter": make_choice("kind", ADAPTERS),
-        "group": {"type": "array", "items": make_table(describe_class(NetGroup)), "minItems": 1},
+        "adapter": make_choice_schema("kind", ADAPTERS),
+        "group": {
+            "type": "array",
+            "items": make_table_schema(make_class_schema(NetGroup)),
+            "minItems": 1,
+        },
     }
     algorithms = {name: get_algorithm_class(name) for name in ALGORITHM_CLASSES}
-    properties["algorithm"] = make_choice("name", algorithms, open_ended=True)
-    properties["participation"] = make_table(
-        describe_class(Uniform)
-        | describe_class(Faults)
+    properties["algorithm"] = make_choice_schema("name", algorithms, open_ended=True)
+    properties["participation"] = make_table_schema(
+        make_class_schema(Uniform)
+        | make_class_schema(Faults)
         | {
             "kind": {"enum": ["uniform", "poisson"]},
-            "skew": make_table(describe_class(ParticipationSkew)),
+            "skew": make_table_schema(make_class_schema(ParticipationSkew)),
             "availability": {"type": ["number", "object"]},
         }
     )
     protections = {kind: get_protection_class(kind) for kind in PROTECTION_CLASSES}
-    properties["protection"] = {"type": "array", "items": make_choice("kind", protections)}
-    properties["attack"] = make_table(describe_class(Attack))
-    return {"$schema": DIALECT, "title": "heterophony", **make_table(properties)}
+    properties["protection"] = {"type": "array", "items": make_choice_schema("kind", protections)}
+    properties["attack"] = make_table_schema(make_class_schema(Attack))
+    return {"$schema": DIALECT, "title": "heterophony", **make_table_schema(properties)}
 
 
-def make_table(properties: Schema) -> Schema:
-    """Return the schema of a TOML table that has only these keys."""
+def make_table_schema(properties: Schema) -> Schema:
+    """Make the JSON Schema of a TOML table that has only these keys."""
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def make_choice(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
-    """Return the schema of a table in which one key names the class that defines the other keys.
+def make_choice_schema(key: str, classes: Mapping[str, type], open_ended: bool = False) -> Schema:
+    """Make the JSON Schema of a table in which one key names the class that defines the other keys.
 
     With ``open_ended``, that key may also name a user's class.
     """
     names: Schema = {"enum": list(classes)}
     rules = []
     for name, cls in classes.items():
-        allowed = make_table({key: {}, **describe_class(cls)})
+        allowed = make_table_schema({key: {}, **make_class_schema(cls)})
         chosen = {"properties": {key: {"const": name}}, "required": [key]}
         rules.append({"if": chosen, "then": allowed})
     how: Schema = {"anyOf": [names, {"type": "string"}]} if open_ended else names
     return {"type": "object", "properties": {key: how}, "allOf": rules}
 
 
-def describe_class(cls: type) -> Schema:
-    """Return the schema of every setting of a class."""
+def make_class_schema(cls: type) -> Schema:
+    """Make the JSON Schema of every setting of a class."""
     if not dataclasses.is_dataclass(cls):
         return {}
     hints = get_type_hints(cls)
-    return {f.name: describe_setting(f, hints[f.name]) for f in list_settings(cls)}
+    return {f.name: make_setting_schema(f, hints[f.name]) for f in list_settings(cls)}
 
 
-def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
-    """Return the schema of one setting: type or choices, range, default and description."""
+def make_setting_schema(f: dataclasses.Field[Any], hint: Any) -> Schema:
+    """Make the JSON Schema of one setting: type or choices, range, default and description."""
     about: Schema = {"description": f.metadata["doc"]} if f.metadata.get("doc") else {}
     if isinstance(f.default, bool | int | str) or (
         isinstance(f.default, float) and isfinite(f.default)
@@ -271,8 +277,8 @@ def describe_setting(f: dataclasses.Field[Any], hint: Any) -> Schema:
     return about
 
 
-def find_setting(key: str) -> Schema | None:
-    """Return the schema of one setting by its dotted key; None if it does not exist or depends on other settings."""
+def find_setting_schema(key: str) -> Schema | None:
+    """Find the JSON Schema of a setting by its dotted key; None if it does not exist or depends on others."""
     found: Any = build_schema()
     for part in key.split("."):
         found = found.get("properties", {}).get(part)

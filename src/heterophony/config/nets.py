@@ -15,16 +15,11 @@ from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_nam
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, choose, suggest_or_list
 from ..core.net import Net
-from ..core.own_modules import (
-    import_named_module,
-    is_library_name,
-    is_own_code,
-    locate_code,
-)
+from ..core.own_modules import import_named_module, is_library_name, is_own_code, locate_code
 from ..core.randomness import make_generator, seeded
 from ..core.records import Record, unpack_inputs
 from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
-from ..core.tasks import get_task
+from ..core.tasks import TASKS
 from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
 from ..jobs.plan import Plan
@@ -45,7 +40,7 @@ class ClientNets:
     net_of: Mapping[str, str]
 
 
-def list_groups(model: ModelSection) -> list[NetGroup]:
+def list_net_groups(model: ModelSection) -> list[NetGroup]:
     """List the groups of nets that [model] names; the list is empty if all clients have the same net."""
     if model.groups is None:
         return [NetGroup(**group) for group in model.group or ()]
@@ -53,7 +48,7 @@ def list_groups(model: ModelSection) -> list[NetGroup]:
     return [NetGroup(name, share=1 / len(names)) for name in names]
 
 
-def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
+def assign_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
     """Return the name of each client's net; clients that no group names are distributed by shares."""
     dealt = dict[str, str]()
     for group in groups:
@@ -84,14 +79,14 @@ def deal_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> 
     return {c: dealt[c] for c in clients}
 
 
-def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
-    """Return [model] with every group's clients listed, or unchanged if there are no groups."""
-    if not list_groups(model):
+def list_group_clients(model: ModelSection, clients: Sequence[str], seed: int) -> ModelSection:
+    """Return the section [model] with the clients of every group listed; unchanged if there are no groups."""
+    if not list_net_groups(model):
         return model
     found = dict[str, list[str]]()
-    for client, name in deal_nets(list_groups(model), clients, seed).items():
+    for client, name in assign_nets(list_net_groups(model), clients, seed).items():
         found.setdefault(name, []).append(client)
-    order = dict.fromkeys(find_model_name(group.name) for group in list_groups(model))
+    order = dict.fromkeys(find_model_name(group.name) for group in list_net_groups(model))
     named = [{"name": name, "clients": found[name]} for name in order if name in found]
     if len(named) == 1:
         return replace(model, name=named[0]["name"], group=None, groups=None)  # type: ignore[arg-type]
@@ -101,14 +96,14 @@ def name_clients(model: ModelSection, clients: Sequence[str], seed: int) -> Mode
 def choose_nets(
     model: ModelSection, federation: Federation, seed: int, head_depth: int | None
 ) -> ClientNets | None:
-    """Choose how nets are built and which client has which net; None if all clients have the same net.
+    """Choose the clients' nets as [model] says; return None if all clients have the same net.
 
     ``head_depth`` is that of the algorithm's paper. Groups list all their clients, although a board
     has only its own.
     """
-    groups = list_groups(model)
+    groups = list_net_groups(model)
     if any(group.share is not None for group in groups):
-        groups = list_groups(name_clients(model, list(federation.train), seed))
+        groups = list_net_groups(list_group_clients(model, list(federation.train), seed))
     if not groups:
         return None
     net_of = {c: find_model_name(group.name) for group in groups for c in group.clients or ()}
@@ -126,7 +121,7 @@ def choose_nets(
 
 
 def check_allowed(algorithm: Algorithm, name: str) -> None:
-    """Raise ConfigError if the algorithm needs the same net on every client."""
+    """Raise ConfigError if the algorithm does not allow different nets on different clients."""
     if algorithm.needs_nets == "same":
         raise ConfigError(
             f"model: {get_display_name(name)} needs the same net on every client; choose one net, or"
@@ -167,7 +162,7 @@ def list_mixed_algorithms() -> list[str]:
 
 
 def check_model_name(name: str, trust: bool) -> str:
-    """Return the full name of a model; import ``package.module:function`` if trusted."""
+    """Return the full name of a model; import ``package.module:function`` if ``trust`` allows it."""
     if is_library_name(name):
         check_library_name(name)
         return name
@@ -178,7 +173,7 @@ def check_model_name(name: str, trust: bool) -> str:
 
 
 def import_own_model(name: str, trust: bool = False) -> OwnModel:
-    """Import the function or module that ``package.module:function`` names."""
+    """Import the user's model that ``package.module:function`` names: a function or an ``nn.Module``."""
     module_name, inner = locate_code(name, KEY, "function", trust)
     names = vars(import_named_module(module_name, KEY))
     model = names.get(inner)
@@ -200,14 +195,14 @@ def import_own_model(name: str, trust: bool = False) -> OwnModel:
 
 
 def make_library_net(model: ModelSection, federation: Federation, seed: int) -> nn.Module:
-    """Build the net of another package that [model] names; the seed initialises its new layers."""
+    """Build the net of timm or transformers that [model] names; the seed initialises its new layers."""
     shape = None if federation.record is not None else federation.shape
     with seeded(seed, "init"):
         return build_library_net(str(model.name), shape, federation.classes, model.pretrained)
 
 
 def is_required(parameter: Parameter) -> bool:
-    """Return True if a function cannot be called without this parameter."""
+    """Return True if a user's function cannot be called without this parameter."""
     fixed = parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return fixed and parameter.default is Parameter.empty
 
@@ -215,7 +210,7 @@ def is_required(parameter: Parameter) -> bool:
 def prepare_own_net(
     model: OwnModel, algorithm: Algorithm, federation: Federation, seed: int
 ) -> Callable[[], Net]:
-    """Return a function that builds the net identically in every process.
+    """Return a function that builds a user's net identically in every process.
 
     Verify on a few examples that the net computes what the user's module computes, and that its
     output matches the task.
@@ -241,7 +236,7 @@ def prepare_own_net(
 
 
 def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
-    """Build the net from (a copy of) a user's module, or from a function, cut into base and head."""
+    """Build a user's net, cut into base and head, from a copy of a module or from a function."""
     module = build_module(model)
     unpack_inputs(module.base if isinstance(module, Net) else module, record)
     if not isinstance(module, Net):
@@ -268,7 +263,7 @@ def build_module(model: OwnModel) -> nn.Module:
 
 
 def check_copyable(module: nn.Module) -> None:
-    """Raise ConfigError for a module that cannot be copied, such as one that holds a lock or an open file."""
+    """Raise ConfigError for a user's module that cannot be copied, such as one with a lock or an open file."""
     try:
         deepcopy(module)
     except Exception:  # the user's object may raise anything
@@ -280,7 +275,7 @@ def check_copyable(module: nn.Module) -> None:
 
 
 def uses_logits(algorithm: Algorithm) -> bool:
-    """Return True if the net's output is used as logits; a user's algorithm may define its own output."""
+    """Return True if the algorithm uses a net's output as logits; a user's algorithm may not."""
     methods = (getattr(type(algorithm), name) for name in ("build", "predict"))
     return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
 
@@ -289,7 +284,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
     """Raise ConfigError unless the net returns what the task requires, such as one logit per class."""
     output, count = call_module(deepcopy(net).eval(), x), federation.classes
     found = tuple(output.shape[1:])
-    task = get_task(federation.task)
+    task = TASKS[federation.task]
     if task.name == "classification" and len(found) == 1:
         check_class_outputs(found[0], count, name)
         return
@@ -304,7 +299,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
 
 
 def check_class_outputs(outputs: int, classes: int, name: str) -> None:
-    """Check the number of logits; refuse too few, and warn about too many."""
+    """Check the number of logits of a net: raise ConfigError for too few, and warn about too many."""
     if outputs < classes:
         raise ConfigError(
             f"model: {name} has {outputs} outputs, but the data have {classes} classes;"

@@ -20,7 +20,7 @@ from ..data.sources import choose_default_training, find_named_clients
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
 from . import keys
-from .config import Config, check_kind_chosen, settle_protections
+from .config import Config, check_participation_kind, settle_protections
 from .nets import check_model_name
 from .sections import (
     SECTIONS,
@@ -69,11 +69,9 @@ def read_config(
 def note_other_defaults(
     given: Mapping[str, Any], config: Config, note: Callable[[str], None]
 ) -> None:
-    """Call ``note`` if keys of [training] replace defaults of the data set that nobody set."""
-    own, used = (
-        choose_default_training(config.data.name).to_settings(),
-        config.training.to_settings(),
-    )
+    """Call ``note`` if setting a key of [training] has switched off the data set's defaults for others."""
+    own = choose_default_training(config.data.name).to_settings()
+    used = config.training.to_settings()
     changed = [k for k in own if k not in given and k in used and used[k] != own[k]]
     if given and changed:
         now, before = (", ".join(f"{k} = {of[k]}" for k in changed) for of in (used, own))
@@ -85,7 +83,7 @@ def note_other_defaults(
 
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
-    """Read a TOML file; return its text and its settings under current names, both empty without a file."""
+    """Read a TOML configuration; return its text and its settings under current names, empty without a file."""
     if path is not None and path.suffix in CONVERSIONS and path.exists():
         name, install, module, read = CONVERSIONS[path.suffix]
         raise ConfigError(
@@ -107,7 +105,7 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
 
 
 def read_settings_text(path: Path) -> str:
-    """Read a file of settings, which may be a pipe, up to ``TEXT_LIMIT`` characters."""
+    """Read the text of a configuration, which may be a pipe; raise ConfigError if it is too long."""
     with open(path, encoding="utf-8") as file:
         text = file.read(TEXT_LIMIT + 1)
     if len(text) > TEXT_LIMIT:
@@ -116,7 +114,7 @@ def read_settings_text(path: Path) -> str:
 
 
 def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = False) -> Config:
-    """Build a configuration from nested plain data; check it and fill in the defaults.
+    """Build the configuration from nested plain data; check it and fill in the defaults.
 
     Pass ``settled`` if another process has done the privacy accounting, and ``trust`` if an
     algorithm or a model of another package may be imported.
@@ -142,7 +140,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
         sections["model"] = replace(model, name=check_model_name(model.name, trust))
     participation, faults = parse_participation(raw.get("participation", {}))
     protections = build_protections(raw.get("protection", ()))
-    check_kind_chosen(protections, raw.get("participation"))
+    check_participation_kind(protections, raw.get("participation"))
     config = Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in keys.TOP_KEYS}),
         algorithm=construct_algorithm(get_algorithm_class(name, trust), settings),
@@ -157,7 +155,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
 
 
 def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return [data] with the clients that the data set names, unless a partition is configured."""
+    """Return the section [data] with the clients that the data set names, unless it has a partition."""
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
@@ -169,7 +167,7 @@ def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Drop the file's settings of an algorithm, partition or skew that ``-c`` replaces."""
+    """Remove settings of the algorithm, partition or skew in the file if ``-c`` chooses another one."""
     data = raw["data"] if isinstance(raw.get("data"), dict) else {}
     sections = {
         "algorithm.name": raw.get("algorithm"),
@@ -187,7 +185,7 @@ def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> Non
 
 
 def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Drop the file's settings that an optimiser or schedule chosen by ``-c`` does not use."""
+    """Remove training settings in the file that the optimiser or schedule chosen by ``-c`` does not use."""
     training = raw.get("training")
     for key, choices in CHOICES.items():
         before = keys.find_choice(raw, [], f"training.{key}", next(iter(choices)))
@@ -198,7 +196,7 @@ def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[st
 
 
 def apply_override(raw: dict[str, Any], pair: str) -> str:
-    """Write ``key=value`` into the raw configuration; return the key."""
+    """Write one ``-c key=value`` into the raw configuration; return the key under its current name."""
     key, sign, value = pair.partition("=")
     key = keys.rename_key(key.strip())
     if not sign or not key:
@@ -245,7 +243,7 @@ def set_protection(raw: dict[str, Any], path: Sequence[str], value: Any) -> None
 
 
 def parse_toml_value(text: str) -> Any:
-    """Parse a TOML value or a number such as ``.1``; a bare word is a string."""
+    """Parse the value of a ``-c`` pair as TOML, or as a number such as ``.1``; a bare word is a string."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
@@ -253,7 +251,7 @@ def parse_toml_value(text: str) -> Any:
 
 
 def parse_as_list(key: str, value: Any) -> Any:
-    """Return ``a,b`` or a single value as a list if the setting with this key is one; others unchanged.
+    """Return the ``-c`` value ``a,b``, or a single value, as a list if the setting is one; else unchanged.
 
     A single value stays as it is if the setting may also be something other than a list.
     """
@@ -272,7 +270,7 @@ def parse_as_list(key: str, value: Any) -> Any:
 
 
 def find_line(text: str, key: str) -> int | None:
-    """Find the line of a TOML text that sets a dotted key, or else the nearest enclosing table."""
+    """Find the line of a TOML configuration that sets a dotted key, or else its nearest enclosing table."""
     section, line, length = "", None, 0
     for number, content in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\]]+)\]", content):

@@ -49,9 +49,7 @@ class ParticipationSkew(CheckedSettings):
     )
 
 
-def parse_participation(
-    given: Mapping[str, Any],
-) -> tuple[Uniform | Skewed | Poisson, Faults]:
+def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed | Poisson, Faults]:
     """Parse the section [participation]: the selection rule and the simulated faults."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
     known = [*(f.name for f in list_settings(Uniform)), "kind", "skew", *fault_keys]
@@ -79,7 +77,7 @@ def parse_participation(
 
 
 def parse_availability(given: Any, where: str) -> Availability:
-    """Parse an availability rule; a rule with a file is a trace."""
+    """Parse the rule in ``participation.availability``; a rule with a file is a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
@@ -88,7 +86,7 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
-    """Return the section from which ``parse_participation`` reads these settings."""
+    """Return the section [participation] from which ``parse_participation`` reads these settings."""
     # a user's own rule is listed in the section [objects] instead
     assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
@@ -170,10 +168,7 @@ class NetGroup:
     name: str = setting("", "the model's name")
     clients: list[str] | None = setting(None, "names of the clients with this net")
     share: float | None = setting(
-        None,
-        "share of the clients that no group lists, drawn with the seed",
-        above=0,
-        high=1,
+        None, "share of the clients that no group lists, drawn with the seed", above=0, high=1
     )
 
     def __post_init__(self) -> None:
@@ -306,7 +301,7 @@ class EngineSection(Cluster):
             self.check_ray_accelerator()
 
     def check_ray_accelerator(self) -> None:
-        """Raise ConfigError if the accelerator contradicts the resources a job reserves on the cluster."""
+        """Raise ConfigError if the accelerator contradicts the resources that a job reserves on a Ray cluster."""
         if self.accelerator not in ("auto", "cpu", "cuda"):
             raise ConfigError(
                 f"accelerator: must be auto, cpu or cuda with engine.name = 'ray', not"
@@ -319,7 +314,7 @@ class EngineSection(Cluster):
             )
 
     def choose_compute(self) -> Compute:
-        """Return where and how jobs compute; raise ConfigError if this machine lacks the accelerator.
+        """Return the device and precision of jobs; raise ConfigError if this machine lacks the accelerator.
 
         On a Ray cluster, each job determines where it runs.
         """
@@ -347,7 +342,7 @@ SECTIONS: dict[str, type] = {
 
 
 def fill_data_defaults(data: DataSection) -> DataSection:
-    """Return the section with all settings of its partition and skew; raise ConfigError if one is wrong."""
+    """Return the section [data] with all settings of its partition and skew; raise ConfigError for wrong ones."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
     check_request(
@@ -369,7 +364,10 @@ def fill_data_defaults(data: DataSection) -> DataSection:
 
 
 def clear_partition_settings(data: DataSection) -> DataSection:
-    """Return the section for clients with local data; refuse settings that need all data in one place."""
+    """Return the section [data] of clients with local data, without a partition.
+
+    Raise ConfigError for settings that need all data in one place.
+    """
     ExampleSpec.from_config(data.shape, data.classes)
     if data.task != "classification":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where a job computes: CPU or GPU, its precision, its memory, and the examples kept there."""
+"""Where a job computes: CPU or GPU, in which precision, and how GPU memory is shared and cached."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .errors import ConfigError, EngineError
+from .errors import ConfigError, EngineError, get_first_line
 from .tensors import Memory, Tensors
 
 CACHE_BYTES = 1 << 28  # cache of each worker; enough for CIFAR-10 as bytes
 
 
 class ResidentExamples:
-    """A worker's cache of examples. When it is full, the least recently used examples are dropped.
+    """A worker's cache of examples on its GPU; the least recently used ones are dropped when it is full.
 
-    It serves one federation at a time, because two federations may use the same names.
+    It holds examples of one federation at a time, because two federations may use the same names.
     """
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self.limit, self.owner = limit, None
         self.size, self._entries = 0, OrderedDict[Hashable, Tensor]()
 
-    def serve(self, owner: object) -> None:
-        """Prepare to cache examples of this federation; drop those of any other."""
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.limit,)  # a copy in another process is empty
+
+    def serve_federation(self, owner: object) -> None:
+        """Prepare to cache examples of this federation; drop the examples of any other."""
         if owner is not self.owner:
             self._entries.clear()
             self.owner, self.size = owner, 0  # type: ignore[assignment]
 
     def get(self, key: Hashable, copy: Callable[[], Tensor]) -> Tensor:
-        """Return the examples with this name, copied to the device if they are not there yet."""
+        """Return the cached examples with this name; if there are none, copy them to the device first."""
         if key in self._entries:
             self._entries.move_to_end(key)
             return self._entries[key]
@@ -57,7 +60,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Compute:
-    """The device of a client's net and batches, the precision of the passes, and determinism."""
+    """How jobs compute: on which device, in which precision, and whether deterministically."""
 
     device: torch.device = CPU
     precision: Precision = "float32"
@@ -75,15 +78,15 @@ class Compute:
         return self.is_cpu and self.precision == "float32"
 
     def place(self, tensors: Tensors) -> Tensors:
-        """Return the tensors on the device; on the CPU, the same object."""
+        """Return these tensors on the job's device; on the CPU, return the same object."""
         return tensors if self.is_cpu else tensors.map(lambda v: v.to(self.device))
 
     def place_memory(self, memory: Memory) -> Memory:
-        """Return a memory with its tensors on the device."""
+        """Return a client's memory on the job's device; on the CPU, return the same object."""
         return memory if self.is_cpu else {k: self.place(v) for k, v in memory.items()}
 
     def place_net(self, net: Module) -> Module:
-        """Move a net to the device, in place."""
+        """Move a net to the job's device, in place."""
         return net if self.is_cpu else net.to(self.device)
 
 
@@ -99,7 +102,7 @@ def get_compute() -> Compute:
 
 @contextmanager
 def computing(compute: Compute) -> Iterator[None]:
-    """Compute on this device and in this precision inside the ``with`` block."""
+    """Run the jobs inside the ``with`` block on this device and in this precision."""
     token = CURRENT.set(compute)
     try:
         yield
@@ -121,25 +124,25 @@ def autocast() -> AbstractContextManager[object]:
 # Back on the CPU --------------------------------------------------------------------------------
 
 
-def bring_back(tensors: Tensors) -> Tensors:
-    """Copy the tensors of a job to the CPU; if the job computes there, return the same object."""
+def copy_to_cpu(tensors: Tensors) -> Tensors:
+    """Copy the tensors of a job from its device to the CPU; if it computes there, return the same object."""
     return tensors if get_compute().is_cpu else tensors.map(Tensor.cpu)
 
 
-def bring_back_memory(memory: Memory) -> Memory:
-    """Copy a memory to the CPU, as ``bring_back`` does."""
-    return memory if get_compute().is_cpu else {k: bring_back(v) for k, v in memory.items()}
+def copy_memory_to_cpu(memory: Memory) -> Memory:
+    """Copy a client's memory to the CPU, as ``copy_to_cpu`` does."""
+    return memory if get_compute().is_cpu else {k: copy_to_cpu(v) for k, v in memory.items()}
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """Convert a tensor that autocast computed to float32; return any other tensor unchanged."""
+    """Convert a bfloat16 tensor, as autocast computes it, to float32; return any other tensor unchanged."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def read_loss(value: Tensor) -> float:
-    """Return a loss to be summed: a number, or on a GPU a tensor, so that no step waits for the GPU.
+    """Return the loss of a training step as a number; on a GPU, as a tensor, so that no step waits for it.
 
-    The caller converts the sum to a number, which waits for the GPU once.
+    The caller adds up the losses and converts only the sum to a number.
     """
     if value.is_cpu:
         return value.item()
@@ -155,7 +158,7 @@ DEFAULT_WORKERS_PER_GPU = 4  # where torch does not report the memory of a GPU
 
 
 @dataclass(frozen=True)
-class MemoryUse:
+class GPUMemoryUse:
     """The memory of a GPU as a worker sees it after a job, in bytes."""
 
     peak: int  # most that torch reserved for this worker
@@ -172,18 +175,18 @@ class MemoryUse:
         return max(1, int(MEMORY_SHARE * available / need))
 
 
-def measure_memory(compute: Compute) -> MemoryUse | None:
-    """Measure the memory of this process's device; return None if torch does not report it."""
+def measure_gpu_memory(compute: Compute) -> GPUMemoryUse | None:
+    """Measure the GPU memory that this worker uses; return None if torch does not report it."""
     module: Any = None if compute.is_cpu else torch.get_device_module(compute.device)
     if not hasattr(module, "mem_get_info"):
         return None
     free, total = module.mem_get_info(compute.device)
     peak, now = (f(compute.device) for f in (module.max_memory_reserved, module.memory_reserved))
-    return MemoryUse(peak, now, free, total)
+    return GPUMemoryUse(peak, now, free, total)
 
 
-def limit_memory(compute: Compute, sharing: int) -> None:
-    """Limit this process to its share of a GPU, so that it cannot use the memory of other workers."""
+def limit_gpu_memory(compute: Compute, sharing: int) -> None:
+    """Limit this worker to its share of a GPU's memory, so that the others keep theirs."""
     if compute.device.type == "cuda" and sharing > 1:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 
@@ -194,7 +197,7 @@ REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
 
 
 def check_device_name(name: str) -> None:
-    """Raise ConfigError unless this is the name of a device; the device need not exist here."""
+    """Raise ConfigError unless this is a name for ``engine.accelerator``; the device need not exist here."""
     kind, _, number = name.partition(":")
     known = name in ("auto", "cpu", *KINDS)
     if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
@@ -224,27 +227,20 @@ def find_device(name: str) -> torch.device:
 
 
 def count_devices(kind: str) -> int:
-    """Return how many devices of this kind torch can use, without initialising any."""
+    """Return how many accelerators of this kind torch can use, without initialising any."""
     module = torch.get_device_module(kind)
     return int(module.device_count()) if module.is_available() else 0
 
 
 def suggest_device_remedy(kind: str) -> str:
-    """Return what to do if torch sees no device of this kind, as part of a sentence."""
+    """Suggest what to do if torch sees no accelerator of this kind, as part of an error message."""
     if kind == "cuda" and torch.version.cuda is None:
         return "it is built without CUDA: install another build (https://pytorch.org), or "
     return "check the driver, or " if kind == "cuda" else ""
 
 
-def choose_compute(
-    device: str = "auto", precision: Precision = "float32", deterministic: bool = True
-) -> Compute:
-    """Return the device, precision and determinism of jobs; raise ConfigError if the device is missing."""
-    return Compute(find_device(device), precision, deterministic)
-
-
 def assign_gpu(compute: Compute, worker: int) -> Compute:
-    """Assign a GPU to a worker: if there are several, worker i uses GPU i modulo their number."""
+    """Assign a GPU to a worker process: of several GPUs, worker i uses GPU i modulo their number."""
     kind = compute.device.type
     if kind != "cuda" or compute.device.index is not None or not (gpus := count_devices(kind)):
         return compute
@@ -253,42 +249,30 @@ def assign_gpu(compute: Compute, worker: int) -> Compute:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker process computes: plain data that is sent to the worker, which then sets up torch."""
+    """Where a worker process computes: sent to the worker, which then sets up torch for it."""
 
-    device: str
-    precision: Precision
-    deterministic: bool
-    fast: bool
-    sharing: int  # the workers that share its GPU
+    compute: Compute
+    sharing: int = 1  # the workers that share its GPU
 
     @classmethod
     def choose(cls, compute: Compute, worker: int, workers: int) -> WorkerPlace:
         """Choose the GPU of a worker, and count the workers that share it."""
         there = assign_gpu(compute, worker)
         gpus = count_devices(there.device.type) if there != compute else 1
-        here = len(range(worker % gpus, workers, gpus))
-        return replace(cls.describe(there), sharing=here)
-
-    @classmethod
-    def describe(cls, compute: Compute) -> WorkerPlace:
-        """Describe the place for a worker on another machine, which chooses its own GPU."""
-        how = (compute.precision, compute.deterministic, compute.fast)
-        return cls(str(compute.device), *how, sharing=1)
+        return cls(there, sharing=len(range(worker % gpus, workers, gpus)))
 
     def prepare(self) -> Compute:
-        """Set up torch in this process, which must not have used the device yet."""
-        how = (self.precision, self.deterministic, self.fast)
-        compute = Compute(torch.device(self.device), *how)
-        prepare_torch(compute)
-        limit_memory(compute, self.sharing)
-        return compute
+        """Set up torch in this worker process, which must not have used the device yet."""
+        prepare_torch(self.compute)
+        limit_gpu_memory(self.compute, self.sharing)
+        return self.compute
 
 
 # Setting torch up -------------------------------------------------------------------------------
 
 
 def prepare_torch(compute: Compute) -> None:
-    """Set up torch for the device before anything runs on it. For the CPU, nothing changes.
+    """Set torch's global options for a device, before anything runs on it; for the CPU, change nothing.
 
     By default every operation is deterministic: no TF32, and no kernels chosen by timing.
     """
@@ -307,7 +291,7 @@ def prepare_torch(compute: Compute) -> None:
 
 @contextmanager
 def prepared_torch(compute: Compute) -> Iterator[None]:
-    """Set up torch inside the ``with`` block; restore its settings at the end."""
+    """Set torch's global options for a device inside the ``with`` block; restore them at the end."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -328,12 +312,12 @@ def prepared_torch(compute: Compute) -> Iterator[None]:
 
 @contextmanager
 def translate_device_errors(where: str) -> Iterator[None]:
-    """Convert device errors of torch inside the ``with`` block to EngineError, which says what to do."""
+    """Convert GPU errors of torch inside the ``with`` block to EngineError, which says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise EngineError(
-            f"{where}: the device is out of memory ({first_line(error)}); lower engine.workers, which"
+            f"{where}: the device is out of memory ({get_first_sentence(error)}); lower engine.workers, which"
             " share it, or training.batch, and resume: nothing is lost"
         ) from None
     except TypeError as error:
@@ -346,11 +330,11 @@ def translate_device_errors(where: str) -> Iterator[None]:
         if "deterministic" not in str(error) or "use_deterministic_algorithms" not in str(error):
             raise
         raise EngineError(
-            f"{where}: {first_line(error).split('. ')[0]}; set engine.deterministic = false, and"
+            f"{where}: {get_first_sentence(error)}; set engine.deterministic = false, and"
             " results may then differ in their bits from run to run"
         ) from None
 
 
-def first_line(error: Exception) -> str:
+def get_first_sentence(error: Exception) -> str:
     """Return the first sentence of an error's message, or the name of its class."""
-    return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__
+    return get_first_line(error).split(". ")[0]

@@ -1,4 +1,4 @@
-"""Adapters: small trainable parts in a frozen net (LoRA, bottlenecks, biases, the last layer).
+"""Adapters for fine-tuning: small trainable parts in a frozen net (LoRA, bottlenecks, biases, the head).
 
 ``apply`` changes a module in place: everything except the adapter and the head is frozen, and so
 *given* in a run. The net's own parameters keep their names; LoRA adds ``lora_A`` and ``lora_B``
@@ -28,7 +28,7 @@ LARGEST_WIDTH = 4096  # widest part added to a layer; memory grows with it
 
 
 class LoRALinear(nn.Linear):
-    """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022.
+    """A linear layer with a low-rank update ``scale * B A``: Hu et al., LoRA, ICLR 2022.
 
     ``update`` is None, or the sum of adapters that were merged into the weight before.
     """
@@ -63,7 +63,7 @@ class LoRALinear(nn.Linear):
 
 
 class LoRAConv2d(nn.Conv2d):
-    """A convolution plus a convolution to ``rank`` channels and a 1x1 convolution from them."""
+    """A convolution with a low-rank update: a convolution to ``rank`` channels, then a 1x1 convolution."""
 
     update: nn.Parameter | None
 
@@ -100,7 +100,7 @@ class LoRAConv2d(nn.Conv2d):
 
 
 def add_update(layer: LoRALinear | LoRAConv2d) -> Tensor:
-    """Return the weight of a layer, including adapters that were merged into it, but not the current one."""
+    """Return a LoRA layer's weight plus the adapters merged into it earlier, without its current adapter."""
     return layer.weight if layer.update is None else layer.weight + layer.update
 
 
@@ -126,7 +126,7 @@ LORA_LAYERS = (LoRALinear, LoRAConv2d)
 
 @dataclass(frozen=True)
 class Adapter:
-    """Selects the parts of a net to train: small parts that are added, and parameters by pattern."""
+    """Settings of an adapter: which small parts to add to a net, and which of its parameters to train."""
 
     kind: ClassVar[str] = ""
     train: tuple[str, ...] | None = setting(
@@ -140,7 +140,7 @@ class Adapter:
         check_settings(self)
 
     def apply(self, module: AnyModule) -> AnyModule:
-        """Add the adapter and freeze everything else except the head; return the module."""
+        """Add the adapter to a module and freeze everything else except the head; return the module."""
         head = list_head_parameters(module) if self.train is None else []
         module.requires_grad_(False)
         self.add_parts(module, {name.rpartition(".")[0] for name in head})
@@ -150,7 +150,7 @@ class Adapter:
         return module
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:
-        """Add trainable parts to a frozen module, outside the layers of its head."""
+        """Add the adapter's trainable parts to a frozen module, outside the layers of its head."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class LoRA(Adapter):
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:
         scale = self.alpha / self.rank
-        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear, nn.Conv2d):
+        for path, layer in find_targets(module, self.targets, head, nn.Linear, nn.Conv2d).items():
             kind: Any = LoRALinear if isinstance(layer, nn.Linear) else LoRAConv2d
-            setattr(parent, name, kind(layer, self.rank, scale))
+            module.set_submodule(path, kind(layer, self.rank, scale))
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,9 @@ class Bottleneck(Adapter):
     targets: tuple[str, ...] = setting(("*",), "patterns of the linear layers to adapt")
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:
-        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear):
+        for path, layer in find_targets(module, self.targets, head, nn.Linear).items():
             assert isinstance(layer, nn.Linear)
-            setattr(parent, name, BottleneckAdapter(layer, self.width))
+            module.set_submodule(path, BottleneckAdapter(layer, self.width))
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ ADAPTERS: dict[str, type[Adapter]] = {a.kind: a for a in (LoRA, Bottleneck, Bias
 
 
 def build_adapter(table: Mapping[str, Any]) -> Adapter:
-    """Build an adapter from its configuration: ``{kind = "lora", rank = 8}``."""
+    """Build an adapter from ``model.adapter``, as in ``{kind = "lora", rank = 8}``."""
     settings = dict(table)
     kind = settings.pop("kind", None)
     if kind is None:
@@ -224,42 +224,40 @@ def list_head_parameters(module: nn.Module) -> list[str]:
 
 def find_targets(
     module: nn.Module, targets: tuple[str, ...], head: set[str], *kinds: type[nn.Module]
-) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Find the plain layers of these kinds outside the head whose names match the patterns."""
+) -> dict[str, nn.Module]:
+    """Find the layers to adapt: of these kinds, outside the head, with names that match the patterns."""
     layers = {
         path: layer
         for path, layer in module.named_modules()
         if type(layer) in kinds and path not in head and getattr(layer, "groups", 1) == 1
     }
-    found = [(p, layer) for p, layer in layers.items() if matches_any(p, targets)]
+    found = {path: layer for path, layer in layers.items() if matches_any(path, targets)}
     if not found:
         known = f"it has {', '.join(list(layers)[:12])}{' …' * (len(layers) > 12)}"
         raise ConfigError(
             f"model.adapter: no layer of the net matches targets {list(targets)};"
             f" {known if layers else 'it has no layer of a kind that can be adapted'}"
         )
-    parts = [(path.rpartition("."), layer) for path, layer in found]
-    return [(module.get_submodule(parent), name, layer) for (parent, _, name), layer in parts]
+    return found
 
 
 def iterate_lora_layers(module: nn.Module) -> Iterator[tuple[str, LoRALinear | LoRAConv2d]]:
-    """Iterate over the layers that ``LoRA`` adapted, with their names."""
+    """Iterate over a net's LoRA layers, with their names."""
     for name, layer in module.named_modules():
         if isinstance(layer, LORA_LAYERS):
             yield name, layer
 
 
 def merge_adapters(module: AnyModule) -> AnyModule:
-    """Fold low-rank updates into the weights, in place; the outputs stay the same."""
+    """Merge the LoRA updates of a net into its weights, in place; the outputs stay the same."""
     for path, layer in list(iterate_lora_layers(module)):
-        parent, _, name = path.rpartition(".")
-        setattr(module.get_submodule(parent), name, merge_layer(layer))
+        module.set_submodule(path, merge_layer(layer))
     return module
 
 
 @torch.no_grad()
 def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
-    """Return a plain layer with the same outputs as an adapted one."""
+    """Return a plain layer with the same outputs as a LoRA layer."""
     plain: Any = copy_module(layer)
     plain.weight.copy_(layer.compute_merged_weight())
     del plain.lora_A, plain.lora_B, plain.scale, plain.update
@@ -268,5 +266,5 @@ def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
 
 
 def has_lora(module: nn.Module) -> bool:
-    """Return True if the module has low-rank adapters of this package or of ``peft``."""
+    """Return True if the module has LoRA adapters of this package or of ``peft``."""
     return any(matches_any(name, (LORA_A, LORA_B)) for name, _ in module.named_parameters())

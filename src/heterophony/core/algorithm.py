@@ -47,7 +47,7 @@ class Server:
 
     @property
     def learned(self) -> Tensors:
-        """The model without running statistics: the part that a server-side optimiser may update."""
+        """The server's model without running statistics: the part that a server optimiser may update."""
         return Tensors({k: v for k, v in self.model.items() if k not in self.statistics})
 
     @property
@@ -56,7 +56,7 @@ class Server:
         return tuple(self.samples)
 
     def update(self, model: Tensors | None = None, **memory: Tensors) -> Server:
-        """Return a server in which these tensors of the model, and these memories, are replaced."""
+        """Return the server's state with these tensors of the model, and these memories, replaced."""
         model = self.model if model is None else self.model | model
         return replace(self, model=model, memory={**self.memory, **memory})
 
@@ -81,7 +81,7 @@ class Reply:
         for name in self.metrics:
             if not isinstance(name, str):
                 raise ConfigError(
-                    f"client.metrics[{name!r}]: the name must be a text, not {type(name).__name__};"
+                    f"client.metrics[{name!r}]: the name must be a string, not {type(name).__name__};"
                     f" write client.metrics[{str(name)!r}]"
                 )
 
@@ -101,9 +101,8 @@ class Algorithm:
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
-    separates_head: ClassVar[bool] = (
-        False  # whether it treats the head separately in more than ``personal``
-    )
+    # whether it treats the head separately in more than ``personal``
+    separates_head: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False  # whether it uses the output of the base
     everybody: ClassVar[bool] = False  # whether all clients train in every round
     common: ClassVar[bool] = True  # whether clients share a model; if not, there is no G
@@ -220,7 +219,7 @@ class Algorithm:
 
 
 def build_parts(algorithm: Algorithm, net: Net) -> Net:
-    """Let the algorithm add its parts to a net; parameters that are then frozen are given.
+    """Add the algorithm's parts to a net; parameters that are frozen afterwards are given.
 
     Raise ConfigError if nothing is left to train, or if one tensor would be treated in two ways.
     """
@@ -237,7 +236,7 @@ def build_parts(algorithm: Algorithm, net: Net) -> Net:
 
 
 def check_ties(algorithm: Algorithm, net: Net) -> None:
-    """Raise ConfigError if the algorithm treats two names of one tied weight differently."""
+    """Raise ConfigError if the algorithm would treat two names of a tied weight differently."""
     aliases = find_aliases(net)
     if not aliases:
         return
@@ -273,12 +272,12 @@ def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) ->
 
 
 def as_agreed(reply: Reply) -> float:
-    """Return the configured weight of a reply: its number of training examples, or 1."""
+    """Return a reply's weight in a mean as configured: its number of training examples, or 1."""
     return reply.weight
 
 
 def equally(reply: Reply) -> float:
-    """Return 1: every reply has the same weight."""
+    """Return 1, so that every reply has the same weight in a mean."""
     return 1.0
 
 

@@ -51,7 +51,7 @@ class TrainingPass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Phase and turn, which seed the random draws of a pass in addition to round and client."""
+        """The phase and turn of a pass: they seed its random draws, in addition to round and client."""
         return (self.phase, self.turn) if self.turn else (self.phase,)
 
     def add_pull(self) -> None:
@@ -66,7 +66,7 @@ class TrainingPass:
 def iterate_epochs(
     net: nn.Module, n: int, how: Training, epochs: int | None, steps: int | None
 ) -> Iterator[Tensor]:
-    """Iterate over the positions of each epoch's examples, in a new random order for each epoch.
+    """Iterate over the epochs of a training pass: the positions of the examples, in a new random order each.
 
     Mini-batches cut from them add up to the length given by ``epochs`` or ``steps``.
     """
@@ -80,7 +80,7 @@ def iterate_epochs(
 
 
 def count_per_epoch(net: nn.Module, n: int, how: Training) -> tuple[int, int]:
-    """Count the examples and the batches of an epoch. BatchNorm cannot train on a single example."""
+    """Count the examples and mini-batches of an epoch; BatchNorm cannot train on a single example."""
     used = n - n % how.batch if how.drop_last and n >= how.batch else n
     smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in net.modules()) else 1
     full = used // how.batch if how.batch >= smallest else 0
@@ -218,7 +218,7 @@ class Client:
         return Tensors((k, p) for k, p in params(self.net).items() if id(p) in chosen)
 
     def _run_pass(self, call: TrainingPass) -> None:
-        """Train the parameters of a pass; keep its momentum, and record its loss."""
+        """Run a training pass: train its parameters, store its momentum and record its loss."""
         named, how, phase = call.named, call.how, call.phase
         if not named:
             return  # a head without parameters has nothing to learn
@@ -244,7 +244,7 @@ class Client:
     def _run_steps(
         self, call: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
-        """Run the steps of a pass; return the sum of all losses, and the number of updates."""
+        """Run the steps of a training pass; return ``loss_sum`` plus all losses, and the number of updates."""
         if (losses := self._run_directly(call, optimiser)) is not None:
             for of_step in losses:  # sum() would round in another way
                 loss_sum += of_step
@@ -270,7 +270,7 @@ class Client:
         return loss_sum, updates
 
     def _run_directly(self, call: TrainingPass, optimiser: Optimizer) -> list[float] | None:
-        """Run a plain pass without autograd, with the same bits; return the loss of each step.
+        """Run a training pass without autograd, with the same bits; return the loss of each step.
 
         Return None and change nothing if the pass needs autograd.
         """
@@ -358,7 +358,7 @@ class Client:
         return partial(drawing_again, GeneratorStates.save())
 
     def once(self, derive: SamplesDerivation) -> Samples:
-        """Return ``derive(client.data)``, computed on first use and cached for later rounds.
+        """Return examples derived from the client's data, ``derive(client.data)``, cached for later rounds.
 
         It runs on the CPU; its draws depend on client and function name, not on round or engine.
         """
@@ -378,9 +378,11 @@ class Client:
         return self._copy_tensors("personal")
 
     def _list_names(self, kind: Kind) -> list[str]:
+        """List the names of the net's tensors of one kind."""
         return [k for k, found in self.kinds.items() if found == kind]
 
     def _copy_tensors(self, kind: Kind) -> Tensors:
+        """Return a copy of the net's tensors of one kind."""
         names = self._list_names(kind)
         now = list_state(self.net) if names else {}
         return Tensors({k: now[k].detach().clone() for k in names})
@@ -388,12 +390,14 @@ class Client:
     def _store_momentum(
         self, optimiser: Optimizer, how: Training, phase: str, before: Tensors
     ) -> None:
+        """Store the optimiser's state for later passes of the phase, and for later rounds if it persists."""
         after = optimiser.state()
         self._momentum[phase] = before | after
         if how.momentum_state == "persist" and after:
             self.memory[f"momentum/{phase}"] = before | after
 
     def _record_loss(self, phase: str, loss_sum: float, updates: int) -> None:
+        """Record a phase's mean loss as a metric; raise DivergedError if it is not finite."""
         if updates:
             self.metrics[f"loss/{phase}"] = loss_sum / updates
         if loss_sum != loss_sum or loss_sum in (float("inf"), float("-inf")):
@@ -406,7 +410,7 @@ class Client:
             )
 
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
-        """Create the draws of the random image transform, if there is one.
+        """Create the draws of the random image transform; None if the samples have no transform.
 
         They use a separate generator, so all other draws do not change.
         """
@@ -418,7 +422,7 @@ class Client:
 
 
 def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]:
-    """Iterate over the modules and parameters in ``parts``, which may be nested."""
+    """Iterate over the modules and parameters in the argument ``train`` of ``fit``, which may be nested."""
     if isinstance(parts, nn.Module | Tensor):
         yield parts
     else:
@@ -427,13 +431,13 @@ def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]
 
 
 def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:
-    """Iterate over all parameters in ``parts``, including those of its modules."""
+    """Iterate over all parameters in the argument ``train`` of ``fit``, including those of its modules."""
     for part in flatten_parts(parts):
         yield from part.parameters() if isinstance(part, nn.Module) else [part]
 
 
 def check_all_received(shared: Iterable[str], known: Tensors) -> None:
-    """Raise KeyError if a shared tensor is missing; the net would silently keep its initial values."""
+    """Raise KeyError if a client lacks a shared tensor: its net would silently keep the initial values."""
     for name in shared:
         if name not in known:
             raise KeyError(f"the shared tensor {name!r} was not sent to the client")

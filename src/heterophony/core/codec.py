@@ -1,7 +1,7 @@
 """Encode named tensors and a small header as bytes, and decode them without unpickling anything.
 
 Layout of a blob: ``HET1``, four bytes of header length, a JSON object, then safetensors. The
-decoder limits the size and can require the exact names, shapes and types that are expected.
+decoder limits the size; ``check_same_structure`` requires the names, shapes and types that are expected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALLOWED_DTYPES = frozenset(
 
 
 def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
-    """Encode tensors and header; equal content gives equal bytes."""
+    """Encode tensors and a header as one blob; equal content gives equal bytes."""
     head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
     body = to_safetensors(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
@@ -38,18 +38,13 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
     return b"".join([MAGIC, len(head).to_bytes(4, "big"), head, body])
 
 
-def decode_blob(
-    blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
-) -> tuple[Tensors, dict[str, Any]]:
-    """Decode a blob into tensors and header. Invalid bytes are refused before memory is allocated for them.
+def decode_blob(blob: bytes, finite: bool = True) -> tuple[Tensors, dict[str, Any]]:
+    """Decode a blob into tensors and header; raise CodecError for invalid bytes before allocating memory.
 
-    The tensors must have the names, shapes and types of ``like``; ``finite`` refuses NaN and infinity.
+    With ``finite``, NaN and infinity are refused.
     """
-    header, body = split_blob(blob, limit)
-    tensors = from_safetensors(body, finite)
-    if like is not None:
-        check_same_structure(tensors, like)
-    return tensors, header
+    header, body = split_blob(blob)
+    return from_safetensors(body, finite), header
 
 
 def to_safetensors(tensors: Tensors) -> bytes:
@@ -78,10 +73,10 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     return tensors
 
 
-def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Split a blob into header and safetensors after checking its size and lengths."""
-    if len(blob) > limit:
-        raise CodecError(f"{len(blob)} bytes exceed the limit of {limit}")
+def split_blob(blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Split an encoded blob into its header and its safetensors; raise CodecError if a length is wrong."""
+    if len(blob) > BLOB_LIMIT:
+        raise CodecError(f"{len(blob)} bytes exceed the limit of {BLOB_LIMIT}")
     size = int.from_bytes(blob[4:8], "big")
     if blob[:4] != MAGIC or len(blob) < 16 + size:
         raise CodecError("these bytes are not from heterophony, or were cut short")
@@ -106,7 +101,7 @@ def check_tensor_allowed(name: str, v: Tensor) -> None:
 
 
 def check_same_structure(tensors: Tensors, like: Tensors) -> None:
-    """Raise CodecError unless the tensors have exactly the names, shapes and types of ``like``."""
+    """Raise CodecError unless decoded tensors have exactly the names, shapes and types of ``like``."""
     odd = sorted(tensors.keys() ^ like.keys())
     if odd:
         raise CodecError(f"tensor {odd[0]!r} is {'missing' if odd[0] in like else 'not expected'}")
@@ -128,7 +123,7 @@ def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> by
 
 
 def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """Decode a blob of ``encode_groups`` into the sets of tensors and the header."""
+    """Decode a blob made by ``encode_groups`` into named sets of tensors and the header."""
     flat, header = decode_blob(blob, finite=finite)
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):

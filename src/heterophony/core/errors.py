@@ -91,27 +91,32 @@ class StoppedError(HeterophonyError):
     exit_code = 75
 
 
+def get_first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
+    return str(error).strip().split("\n")[0].strip() or type(error).__name__
+
+
 def describe_failure(error: Exception) -> str:
     """Describe an error of a user's function in one line: its type and the start of its message."""
-    name, lines = type(error).__name__, str(error).strip().splitlines()
-    return f"{name}: {lines[0]}" if lines else name
+    name, line = type(error).__name__, get_first_line(error)
+    return line if line == name else f"{name}: {line}"
 
 
 def choose(choices: Mapping[str, T], name: str, where: str) -> T:
-    """Return the choice with this name; otherwise raise ConfigError and suggest the nearest one."""
+    """Return the choice with this name; for an unknown one, raise ConfigError, which suggests the nearest."""
     return choices[find_name(choices, name, where)]
 
 
 def find_name(known: Iterable[str], name: str, where: str) -> str:
-    """Return the known name that matches, or raise ConfigError; ``FedReG`` and ``fed-reg`` match ``fedreg``."""
+    """Return the registered name that a user's name matches, as ``fedreg`` for ``Fed-ReG``, or raise ConfigError."""
     names = list(known)
     if (found := match_name(names, name)) is None:
-        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, names)}")
+        raise ConfigError(f"{where}: unknown name '{name}'{suggest_or_list(name, names)}")
     return found
 
 
 def match_name(known: Iterable[str], name: str) -> str | None:
-    """Return the known name that matches; None if no name matches, or more than one."""
+    """Return the registered name that a user's name matches; None if none or several match."""
     names = list(known)
     if name in names:
         return name
@@ -120,7 +125,7 @@ def match_name(known: Iterable[str], name: str) -> str | None:
 
 
 def simplify_name(name: str) -> str:
-    """Return a name in lower case, without hyphens and underscores."""
+    """Return a name in lower case, without hyphens, underscores and spaces."""
     return name.casefold().translate(IGNORED_LETTERS)
 
 

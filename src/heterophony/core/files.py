@@ -59,7 +59,7 @@ def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
     """Open a file for reading; refuse pipes, devices, folders and files larger than ``limit`` bytes."""
     # without O_NONBLOCK, a pipe would wait for a writer
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(check_regular(fd, limit), "rb")
+    return os.fdopen(check_regular_file(fd, limit), "rb")
 
 
 def is_file(path: Path) -> bool:
@@ -70,8 +70,8 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def check_regular(fd: int, limit: int | None = None) -> int:
-    """Return the file descriptor; if its file is not regular or is too large, close it and raise an error."""
+def check_regular_file(fd: int, limit: int | None = None) -> int:
+    """Return a file descriptor; if its file is not regular or is too large, close it and raise an error."""
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
@@ -101,7 +101,7 @@ def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
 
 
 def check_expansion(compressed: int, expanded: int) -> None:
-    """Refuse a file that expands far more than real data do (a decompression bomb)."""
+    """Raise an error for a compressed file that expands far more than real data do (a decompression bomb)."""
     if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
         raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
 
@@ -123,7 +123,7 @@ UNFINISHED = ".new"  # the end of the name of a file that is being written
 def write_atomically(
     path: Path, content: bytes, durable: bool = True, private: bool = False
 ) -> None:
-    """Write, fsync, rename: readers see the old file or the new one, even after a crash.
+    """Write a file so that readers see the old content or the new one, even after a crash.
 
     Without ``durable`` there is no fsync: a power cut may lose the file. A ``private`` file is
     readable only by its owner, even while it is being written.
@@ -159,7 +159,7 @@ def remove_unfinished_files(folder: Path, below: bool = True) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with these files: all of them or nothing, even after a crash.
+    """Write a new folder with these files; after a crash, it has all of them or does not exist.
 
     The files are first written to a hidden folder next to it, which the next attempt replaces.
     """
@@ -184,7 +184,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def open_for_owner_only(path: str, flags: int) -> int:
-    """Open a file; if it is created, only its owner can read it. Links are not followed."""
+    """Open a file, for ``open(opener=…)``: a new file is readable only by its owner, links are refused."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -197,7 +197,7 @@ def open_to_append(path: Path) -> BinaryIO:
         if error.errno == errno.ELOOP:
             raise UnsuitableFileError("it is a link to another file") from None
         raise
-    return os.fdopen(check_regular(fd), "ab")
+    return os.fdopen(check_regular_file(fd), "ab")
 
 
 def truncate_file(path: Path, size: int) -> None:
@@ -207,7 +207,7 @@ def truncate_file(path: Path, size: int) -> None:
 
 
 def make_folder(folder: Path, durable: bool = True) -> None:
-    """Create a folder and its missing parents; they survive a power cut.
+    """Create a folder and its missing parents, so that they survive a power cut.
 
     Nothing is ever put into a folder whose own name is not synced yet. So only an empty folder can
     have an unsynced name, left by a process that was killed before it synced the name.
@@ -226,7 +226,7 @@ def make_folder(folder: Path, durable: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that its file names survive a power cut."""
+    """Sync a folder to the disk, so that the names of its files survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -259,7 +259,7 @@ def lock_folder(folder: Path) -> int:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder inside the block; create the folder if it does not exist."""
+    """Lock a folder inside the ``with`` block; create it if it does not exist."""
     with translate_disk_errors(folder):
         make_folder(folder)
     lock = lock_folder(folder)
@@ -302,17 +302,17 @@ FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def clean_text(text: str) -> str:
-    """Replace characters that a terminal would interpret, such as escape sequences."""
+    """Replace characters of a text that a terminal would interpret, such as escape sequences."""
     return UNPRINTABLE.sub(REPLACEMENT, text)
 
 
 def clean_line(text: str) -> str:
-    """Replace characters that a terminal would interpret, and join the text into one line."""
+    """Replace characters of a text that a terminal would interpret, and join its lines into one."""
     return clean_text(" ".join(text.split("\n")))
 
 
 def quote_formula(cell: object) -> object:
-    """Prefix text with an apostrophe if a spreadsheet would evaluate it; numbers stay numbers."""
+    """Prefix the text of a CSV cell with an apostrophe if a spreadsheet would evaluate it as a formula."""
     if isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA_SIGNS):
         return f"'{cell}"
     return cell
@@ -323,7 +323,7 @@ SECRET_BYTES = 32
 
 
 def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> bytes:
-    """Read the secret of a folder; if there is none and ``create`` allows it, draw and store one.
+    """Read the secret of a run folder; if there is none and ``create`` allows it, draw and store one.
 
     Call ``warn`` if other users of the machine may read it.
     """
@@ -348,7 +348,7 @@ def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> by
 
 
 def digest_secret(folder: Path) -> str:
-    """Return a digest that identifies the secret of a folder; an empty string if it has none."""
+    """Return a digest that identifies the secret of a run folder; an empty string if it has none."""
     path = folder / SECRET_FILE
     with translate_disk_errors(path):
         if not path.exists():
@@ -358,7 +358,7 @@ def digest_secret(folder: Path) -> str:
 
 
 def draw_secret() -> bytes:
-    """Draw a secret from the operating system's random source."""
+    """Draw the secret that seeds a run's noise from the operating system's random source."""
     return os.urandom(SECRET_BYTES)
 
 
@@ -368,12 +368,12 @@ NAME_RULE = "use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.
 
 
 def sort_names(names: Iterable[str]) -> list[str]:
-    """Sort names in natural order: 2 before 10, site-2 before site-10."""
+    """Sort names of clients or runs in natural order: 2 before 10, site-2 before site-10."""
     return sorted(names, key=make_natural_sort_key)
 
 
 def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a sort key in natural order; of site-02 and site-2, site-02 comes first."""
+    """Return the sort key of a name in natural order; site-02 comes before site-2."""
     parts = re.split(r"([0-9]+)", name)  # alternately text and numbers
     numbers = [part.lstrip("0") for part in parts[1::2]]
     key = [(0, part) for part in parts]
@@ -384,28 +384,22 @@ def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
 ARCHIVE_SUFFIX = ".zip"
 ARCHIVE_LIMIT = 1 << 30  # bytes of an archive, and of its content
 MEMBER_LIMIT = 100_000  # files in an archive
-FIRST_DATE = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the earliest date of the format, for all files: equal files give equal bytes
+# the earliest date of the zip format, for all files: equal files give equal archives
+FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 
 
 def find_archive(path: Path, name: str) -> Path | None:
-    """Return the path if it is an archive, or the file ``name`` in the folder; None if there is neither."""
+    """Find a .zip archive: the path itself, or the file ``name`` in this folder; None if there is neither."""
     if path.suffix == ARCHIVE_SUFFIX and is_file(path):
         return path
     return path / name if is_file(path / name) else None
 
 
 @contextmanager
-def unpack(archive: Path) -> Iterator[Path]:
-    """Extract an archive into a temporary folder that exists inside the block.
+def unpack_archive(archive: Path) -> Iterator[Path]:
+    """Extract a .zip archive into a temporary folder that exists inside the ``with`` block.
 
     Raise FolderError if the archive is damaged, has a file outside its folder, or would become
     too large. Nothing is written before all names and sizes are checked.
@@ -416,11 +410,11 @@ def unpack(archive: Path) -> Iterator[Path]:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Write the files of an archive into an empty folder."""
+    """Extract a .zip archive into an empty folder."""
     with translate_disk_errors(archive), open_regular_file(archive, ARCHIVE_LIMIT) as file:
         try:
             with zipfile.ZipFile(file) as content:
-                for member in check_members(content.infolist(), archive.stat().st_size):
+                for member in check_archive_members(content.infolist(), archive.stat().st_size):
                     target = folder / member.filename
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(content.read(member))  # at most the size that was checked
@@ -428,8 +422,8 @@ def extract(archive: Path, folder: Path) -> None:
             raise UnsuitableFileError("it is not a complete .zip archive") from None
 
 
-def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.ZipInfo]:
-    """Return the files among the members; refuse names outside the folder and content that is too large."""
+def check_archive_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.ZipInfo]:
+    """Return the files of a .zip archive; refuse names outside its folder and content that is too large."""
     if len(members) > MEMBER_LIMIT:
         raise UnsuitableFileError(f"it has more than {MEMBER_LIMIT} files")
     content = sum(member.file_size for member in members)
@@ -454,7 +448,7 @@ def check_members(members: list[zipfile.ZipInfo], size: int) -> list[zipfile.Zip
 
 
 def pack_folders(folders: Iterable[Path], archive: Path) -> None:
-    """Write the files of some folders into an archive, each under the name of its folder."""
+    """Write the files of several folders into a .zip archive, each under the name of its folder."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as content:
         for folder in sorted(folders, key=lambda folder: folder.name):

@@ -79,18 +79,14 @@ class DirectPass:
         data = (self.samples.x.dtype, self.samples.scale, self.places.shape[1])
         return self.shape_key, self.rates, data
 
-    @property
-    def has_small_net(self) -> bool:
-        return is_small(self.parameters.values())
-
 
 def is_small(parameters: Iterable[nn.Parameter]) -> bool:
-    """Return True if a net is small enough to train in a group."""
+    """Return True if a net with these parameters is small enough to train in a group of clients."""
     return sum(p.numel() for p in parameters) <= GROUP_PARAMETERS
 
 
 def is_small_and_plain(net: Net) -> bool:
-    """Return True if several clients with such a net may train together."""
+    """Return True if clients with this net may train together: it is small and has only plain layers."""
     return is_small(net.parameters()) and compile_net(net) is not None
 
 
@@ -120,7 +116,7 @@ def prepare_pass(
 
 
 def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]:
-    """Cut the positions of the epochs into mini-batches; return one row for each, and their sizes."""
+    """Cut the positions of each epoch's examples into mini-batches; return one row for each, and their sizes."""
     if all(len(at) % size == 0 for at in epochs):
         places = torch.cat(list(epochs)).view(-1, size)
         return places, [size] * len(places)
@@ -135,7 +131,7 @@ def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]
 
 
 def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Gather examples and labels of some steps, by step, client and position in the mini-batch.
+    """Gather the mini-batches of several clients for some steps, by step, client and position.
 
     If a client has fewer steps or a shorter mini-batch, arbitrary examples fill its places.
     """
@@ -165,7 +161,7 @@ def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[T
 
 
 class GroupRun:
-    """The training of some clients, longest pass first: the stack shrinks as shorter passes finish."""
+    """Trains a group of clients as one computation, longest pass first; shorter passes finish earlier."""
 
     def __init__(self, passes: Sequence[DirectPass], packing: int) -> None:
         self.passes = sorted(passes, key=lambda p: -len(p.sizes))
@@ -182,7 +178,7 @@ class GroupRun:
         self.found: list[dict[int, float]] = [{} for _ in self.passes]
 
     def run(self) -> None:
-        """Run all steps; leave the new parameters in the nets, and momentum and losses in the passes."""
+        """Train the group; leave the new parameters in the nets, and momentum and losses in the passes."""
         step, total = 0, len(self.passes[0].sizes)
         while step < total:
             active = [p for p in self.passes if len(p.sizes) > step]
@@ -231,7 +227,7 @@ class GroupRun:
                 first = i
 
     def get_frame(self, first: int, last: int, size: int, x: Tensor) -> Frame:
-        """Return the operations of a step for these clients and this mini-batch size, built on first use."""
+        """Return the operations of a training step for these clients and this mini-batch size, built on first use."""
         key = (first, last, size)
         if key not in self.frames:
             layers = self.passes[0].layers
@@ -288,7 +284,7 @@ class GroupRun:
                 self.stack.grads[k].each[i].add_(term)
 
     def update(self, first: int, last: int, step: int) -> None:
-        """Run one SGD step; the first one creates the momentum of clients that have none."""
+        """Make one SGD step for these clients; the first one creates the momentum of clients that have none."""
         fresh = self.is_fresh[first:last] if step == 0 and self.stack.momentum else [False]
         if len(set(fresh)) == 1:
             self.get_update(first, last)(fresh[0])
@@ -304,7 +300,7 @@ class GroupRun:
 
 
 def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
-    """Run passes with equal keys together, and store the momentum in their optimisers."""
+    """Run training passes with equal keys as one computation; store the momentum in their optimisers."""
     with torch.no_grad():
         GroupRun(passes, packing).run()
     for one in passes:
@@ -319,22 +315,22 @@ VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()
 
 
 def check_pass(one: DirectPass) -> tuple[bool, int]:
-    """Check on random numbers whether a pass gives the same bits as autograd, alone and in a group.
+    """Check on random examples whether a training pass gives the same bits as autograd, alone and in a group.
 
-    Return whether it does so alone, and the packing with which it does so in a group (0 if none).
-    Each shape is checked once per process.
+    Return True or False for alone, and the packing that works in a group (0 if none does). Each shape
+    is checked once per process.
     """
     found = list[tuple[bool, int]]()
     for size in sorted(set(one.sizes)):
         key = (one.shape_key, size)
         if key not in VERDICTS:
-            VERDICTS[key] = try_shape(one, size)
+            VERDICTS[key] = compare_with_autograd(one, size)
         found.append(VERDICTS[key])
     packings = [packing for _, packing in found]
     return all(alone for alone, _ in found), max(packings) if all(packings) else 0
 
 
-def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
+def find_fastest_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
     """Return the fastest way to train a net with the same bits as autograd: "groups", "direct" or "autograd"."""
     one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
     if one is None or how.clip_norm is not None:
@@ -344,9 +340,9 @@ def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> 
     return "groups" if alone and packing else "direct" if alone else "autograd"
 
 
-def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
-    """Train on mini-batches of this size with and without autograd; return the result as ``check_pass`` does."""
-    count = GROUP_SIZE if one.has_small_net else 1
+def compare_with_autograd(one: DirectPass, size: int) -> tuple[bool, int]:
+    """Train on mini-batches of this size with and without autograd; return what ``check_pass`` returns."""
+    count = GROUP_SIZE if is_small(one.parameters.values()) else 1
     test = SelfTest(one, size, count)
     try:
         if not test.has_same_bits([0], PACKED):
@@ -382,7 +378,7 @@ class SelfTest:
         self.expected = dict[int, list[Tensor]]()
 
     def build(self, i: int) -> tuple[Net, SGD]:
-        """Build the net of a client, and an optimiser like that of the pass."""
+        """Build a client's random net, and an optimiser like that of the pass."""
         net = copy_module(self.one.net)
         parameters = dict(net.named_parameters())
         with torch.no_grad():
@@ -396,7 +392,7 @@ class SelfTest:
         return net.train(), optimiser
 
     def run_autograd(self, i: int) -> list[Tensor]:
-        """Train one client with autograd; return the results to compare with."""
+        """Train one client's random net with autograd; return the results to compare with."""
         net, optimiser = self.build(i)
         losses = list[float]()
         with torch.enable_grad():
@@ -409,7 +405,7 @@ class SelfTest:
         return self.list_results(net, optimiser, losses)
 
     def has_same_bits(self, members: Sequence[int], packing: int) -> bool:
-        """Train some of the clients together; return True if each gets the same bits as with autograd."""
+        """Train some clients' random nets together; return True if each gets the same bits as with autograd."""
         built = {i: self.build(i) for i in members}
         passes = []
         for i, (net, optimiser) in built.items():

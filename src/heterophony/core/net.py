@@ -54,7 +54,7 @@ class Net(nn.Module):
 
     @property
     def smallest(self) -> Net:
-        """A copy of the smallest net that a client of the run has; of this net if all are equal."""
+        """A copy of the smallest net of the run's clients; of this net if all are equal."""
         return copy_module(min(self.others or (self,), key=count_parameters))
 
 
@@ -84,7 +84,7 @@ def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
         known: nn.Module = memo[id(module)]
         return known
     kind: Any = type(module)
-    if not is_plain(kind) or "_compiled_call_impl" in module.__dict__:
+    if not is_copied_plainly(kind) or "_compiled_call_impl" in module.__dict__:
         return deepcopy(module, memo)
     copy: nn.Module = kind.__new__(kind)
     memo[id(module)] = copy
@@ -113,13 +113,14 @@ def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
 
 
 def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
+    """Copy a parameter or buffer of a module, as ``deepcopy`` does."""
     # this method also looks into the memo; deepcopy would call it after some searching
     copied: Tensor = type(tensor).__deepcopy__(tensor, memo)
     return copied
 
 
 @lru_cache(maxsize=256)
-def is_plain(kind: Any) -> bool:
+def is_copied_plainly(kind: Any) -> bool:
     """Return True if ``deepcopy`` would copy a module of this class attribute by attribute."""
     return (
         not hasattr(kind, "__deepcopy__")
@@ -134,7 +135,7 @@ def is_plain(kind: Any) -> bool:
 
 
 def count_parameters(net: nn.Module) -> int:
-    """Count the numbers in a net's parameters."""
+    """Return the number of parameters of a net, counting every entry."""
     return sum(p.numel() for p in net.parameters())
 
 
@@ -145,7 +146,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     """Copy tensors into the parameters and buffers of the same names; return the unknown names."""
     if not tensors:
         return []
-    parts = list(walk(module, ""))
+    parts = list(walk_modules(module, ""))
     if all(is_loaded_plainly(part) for _, part in parts):
         own = {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
         if all(k in own and own[k].shape == v.shape for k, v in tensors.items()):
@@ -157,12 +158,12 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     return list(module.load_state_dict(tensors, strict=False).unexpected_keys)
 
 
-def walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """Iterate over a module and its parts, with the prefix that their names have in ``state_dict``."""
+def walk_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Iterate over a module and its children, with the prefix of each in the names of ``state_dict``."""
     yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
-            yield from walk(child, f"{prefix}{name}.")
+            yield from walk_modules(child, f"{prefix}{name}.")
 
 
 def is_loaded_plainly(module: nn.Module) -> bool:
@@ -177,8 +178,8 @@ def is_loaded_plainly(module: nn.Module) -> bool:
 
 
 def list_state(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return the tensors of ``state_dict`` by name, faster if no module has its own way of listing them."""
-    parts = list(walk(module, ""))
+    """Return the tensors of ``state_dict``; faster, unless a module overrides how they are listed."""
+    parts = list(walk_modules(module, ""))
     if all(is_stored_plainly(part) for _, part in parts):
         return {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
     state: Mapping[str, Tensor] = module.state_dict()
@@ -199,7 +200,7 @@ def is_stored_plainly(module: nn.Module) -> bool:
 def iterate_named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Iterate as ``named_parameters`` does, but faster: tied parameters come once, by their first name."""
     seen = set[int]()
-    for prefix, part in walk(module, ""):
+    for prefix, part in walk_modules(module, ""):
         for name, p in part._parameters.items():
             if p is not None and id(p) not in seen:
                 seen.add(id(p))
@@ -208,7 +209,7 @@ def iterate_named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parame
 
 def start_training(module: nn.Module) -> None:
     """Put a module into training mode as ``train()`` does, but faster."""
-    parts = [part for _, part in walk(module, "")]
+    parts = [part for _, part in walk_modules(module, "")]
     kinds: set[Any] = set(map(type, parts))
     if all(map(is_switched_plainly, kinds)):
         for part in parts:
@@ -229,12 +230,12 @@ def is_switched_plainly(kind: Any) -> bool:
 
 def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Iterate over the names and tensors of ``state_dict``, but faster."""
-    for prefix, part in walk(module, ""):
+    for prefix, part in walk_modules(module, ""):
         yield from list_own_tensors(prefix, part)
 
 
 def find_aliases(module: nn.Module) -> dict[str, str]:
-    """Return, for tensors with several names such as tied weights, the first name by each of the others."""
+    """Find tensors with several names, such as tied weights; map each further name to the first one."""
     first, found = dict[int, str](), dict[str, str]()
     for name, tensor in iterate_tensors(module):
         known = first.setdefault(id(tensor), name)

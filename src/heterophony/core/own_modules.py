@@ -24,7 +24,7 @@ LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loa
 
 
 def find_module_file(name: str) -> str | None:
-    """Return the file that importing a module would run, without running it; None if there is none.
+    """Find the file that importing a user's module would run, without running it; None if there is none.
 
     For a module inside a package, this is the module's own file.
     """
@@ -41,7 +41,7 @@ def find_module_file(name: str) -> str | None:
 
 
 def find_spec_of_part(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
-    """Find a module, or a part of a package, as ``import`` will find it."""
+    """Find the import spec of a module or of a part of a package, as ``import`` will find it."""
     for finder in sys.meta_path:
         if (found := finder.find_spec(name, search)) is not None:
             return found
@@ -49,7 +49,7 @@ def find_spec_of_part(name: str, search: Sequence[str] | None) -> ModuleSpec | N
 
 
 def make_importable(name: str) -> None:
-    """Make a module of the current folder importable, unless another one has its name.
+    """Make a user's module in the current folder importable, unless another module has its name.
 
     The folder is appended to ``sys.path``, so installed packages come first.
     """
@@ -64,7 +64,7 @@ def is_installed(name: str) -> bool:
 
 
 def list_current_folder() -> list[str]:
-    """Return a list of the current folder; it is empty if the folder was deleted."""
+    """Return the current folder as a search path, which is empty if the folder was deleted."""
     with suppress(OSError):
         return [str(Path.cwd())]
     return []
@@ -77,7 +77,7 @@ EXAMPLES = {"Class": "MyClass", "function": "make_net"}
 
 
 def is_own_code(name: str) -> bool:
-    """Return True if a name refers to a module outside this package."""
+    """Return True if an algorithm's or model's name refers to user code, as in ``package.module:Class``."""
     return ":" in name and not is_library_name(name)
 
 
@@ -140,7 +140,7 @@ def import_named_module(name: str, key: str) -> ModuleType:
 
 
 def make_missing_error(module: str, key: str) -> ConfigError:
-    """Return the error for a module that does not exist on this machine."""
+    """Return the error for a user's module that does not exist on this machine."""
     return ConfigError(
         f"{key}: there is no module '{module}' on this machine; install its package, or start in the"
         " folder that contains it"
@@ -148,7 +148,7 @@ def make_missing_error(module: str, key: str) -> ConfigError:
 
 
 def make_import_error(name: str, key: str, error: Exception) -> ConfigError:
-    """Return the error for a module that cannot be imported, with the line that failed."""
+    """Return the error for a user's module that cannot be imported, with the line that failed."""
     reason = " ".join(str(error).split())
     file = f"{name.replace('.', '/')}.py"
     lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
@@ -160,7 +160,7 @@ def make_import_error(name: str, key: str, error: Exception) -> ConfigError:
 
 
 def load_module_file(name: str, path: Path) -> None:
-    """Run a file as the module of this name, in this process and in those that receive its plans."""
+    """Load a user's file as the module of this name, here and in the workers that receive its plans."""
     with translate_disk_errors(path):
         text = read_regular_file(path, TEXT_LIMIT).decode()
     load_source(name, str(path), text)
@@ -168,7 +168,7 @@ def load_module_file(name: str, path: Path) -> None:
 
 
 def forget_module(name: str) -> None:
-    """Forget a module that was loaded by its path; another file may have the same name."""
+    """Unload a module that was loaded by its path; another file may have the same name."""
     LOADED.pop(name, None)
     sys.modules.pop(name, None)
 
@@ -181,6 +181,6 @@ def load_source(name: str, path: str, text: str) -> None:
 
 
 def load_sources(sources: Sources) -> None:
-    """Load the modules that the plan's process had loaded by path."""
+    """Load, in a worker, the user's modules that the driver has loaded by their paths."""
     for name, (path, text) in sources.items():
         load_source(name, path, text)

@@ -22,12 +22,12 @@ GENERATORS = threading.RLock()  # held by the thread that has seeded the global 
 
 
 def derive_seed(*key: object) -> int:
-    """Compute a 63-bit seed from the key."""
+    """Derive the 63-bit seed of a random generator from a key, such as (seed, "fit", round, client)."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big") >> 1
 
 
 def make_generator(*key: object) -> np.random.Generator:
-    """Create a NumPy generator for the purpose that the key names."""
+    """Create a NumPy random generator for one purpose, seeded by a key such as (seed, "attack")."""
     return np.random.default_rng(derive_seed(*key))
 
 
@@ -72,7 +72,7 @@ class GeneratorStates:
 
     @classmethod
     def save(cls) -> GeneratorStates:
-        """Return the current states."""
+        """Save the current states of the generators."""
         device = get_compute().device
         there = None if device.type == "cpu" else get_device_state(device)
         return cls(torch.default_generator.get_state(), there)
@@ -86,7 +86,7 @@ class GeneratorStates:
 
 @contextmanager
 def drawing_again(states: GeneratorStates) -> Iterator[None]:
-    """Repeat the draws made after these states inside the block; later draws are unaffected."""
+    """Repeat the random draws made after these states inside the block; later draws are unaffected."""
     now = GeneratorStates.save()
     states.restore()
     try:

@@ -19,12 +19,7 @@ from .samples import BYTES_TO_PLUS_MINUS_ONE
 
 WORD_BYTES = 4
 MASK = "attention_mask"
-DTYPES = {
-    "uint8": torch.uint8,
-    "bool": torch.bool,
-    "int64": torch.int64,
-    "float32": torch.float32,
-}
+DTYPES = {"uint8": torch.uint8, "bool": torch.bool, "int64": torch.int64, "float32": torch.float32}
 Inputs = tuple[Tensor, ...] | dict[str, Tensor]
 
 
@@ -45,6 +40,7 @@ class Field:
         return -(-size // WORD_BYTES) + self.is_sequence
 
     def describe(self) -> str:
+        """Describe the array's name and shape in a message."""
         sides = "×".join(map(str, self.shape)) or "one number"
         return f"{self.name} {'up to ' * self.is_sequence}{sides}"
 
@@ -69,12 +65,12 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """Rebuild a record from the result of ``to_dict``."""
+        """Rebuild a record from its JSON form, the result of ``to_dict``."""
         fields = (Field(**{**f, "shape": tuple(f["shape"])}) for f in values["fields"])
         return cls(values["form"], tuple(fields))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict that JSON can hold."""
+        """Return the record as a dict that JSON can hold."""
         return asdict(self)
 
     def describe(self) -> str:
@@ -95,19 +91,19 @@ class Record:
             if lengths is not None:
                 values = values[:, : int(lengths.max())]
                 if field.mask:
-                    masks[field.mask] = mark_known(lengths, values.shape[1])
+                    masks[field.mask] = make_padding_mask(lengths, values.shape[1])
             inputs[field.name] = values if as_stored else field.convert(values)
         return self.arrange(inputs, masks)
 
     def arrange(self, inputs: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Inputs:
-        """Return inputs and masks as the dict or tuple that the net's forward expects."""
+        """Arrange inputs and masks as the dict or tuple that the net's forward expects."""
         if self.form == "dict":
             return {**inputs, **masks}
         return (*inputs.values(), *masks.values())
 
 
-def mark_known(lengths: Tensor, longest: int) -> Tensor:
-    """Return a mask, batch × longest: True where a sequence has a value."""
+def make_padding_mask(lengths: Tensor, longest: int) -> Tensor:
+    """Make the mask of padded sequences, batch × longest: True for values, False for padding."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
@@ -115,7 +111,7 @@ def pad_sequences(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Stack sequences of different lengths, padded with 0; also return the mask of their values."""
     lengths = torch.tensor([len(s) for s in sequences])
     stacked = nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-    return stacked, mark_known(lengths, stacked.shape[1])
+    return stacked, make_padding_mask(lengths, stacked.shape[1])
 
 
 @dataclass(frozen=True)
@@ -133,12 +129,12 @@ class Unpack:
 
 
 def unpack_inputs(module: nn.Module, record: Record | None) -> None:
-    """Make a module accept packed rows of this record; without a record, change nothing."""
+    """Make a net accept the packed rows of this record; without a record, change nothing."""
     if record is not None:
         module.register_forward_pre_hook(Unpack(record), with_kwargs=True)
 
 
 def find_record(module: nn.Module) -> Record | None:
-    """Return the record whose packed rows a module accepts."""
+    """Return the record whose packed rows a net accepts; None if it takes plain tensors."""
     hooks = (h for part in module.modules() for h in part._forward_pre_hooks.values())
     return next((h.record for h in hooks if isinstance(h, Unpack)), None)

@@ -59,24 +59,24 @@ class RandomImageTransform:
 
 
 def draw_every_time(seed: int) -> ImageDraws:
-    """Draw new numbers for the transform of an image each time it is used."""
+    """Return draws for random image transforms that differ each time an image is used."""
     source = torch.Generator().manual_seed(seed)
     return lambda rows: draw_uniforms(len(rows), source)
 
 
 def draw_once_per_image(images: int, seed: int) -> ImageDraws:
-    """Draw once for each row of the pool: an image is transformed the same way each time it is used."""
+    """Return draws for random image transforms that are the same each time an image is used."""
     fixed = draw_uniforms(images, torch.Generator().manual_seed(seed))
     return lambda rows: fixed[rows]
 
 
 def draw_uniforms(images: int, source: torch.Generator) -> Tensor:
-    """Draw the uniform numbers for random transforms of images, one row per image."""
+    """Draw the uniform numbers of random image transforms, one row per image."""
     return torch.rand(images, DRAWS_PER_IMAGE, generator=source, dtype=torch.float64)
 
 
 def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the source pixel of each pixel of an image that is rotated anticlockwise."""
+    """Compute, for an image rotated anticlockwise, the position from which each pixel is taken."""
     radians = degrees.deg2rad()
     cos, sin = radians.cos(), radians.sin()
     centre = [(n.numel() - 1) / 2 for n in (down, right)]
@@ -100,7 +100,7 @@ def to_fixed_point(value: Tensor) -> Tensor:
 
 
 def is_within(position: Tensor, size: int) -> Tensor:
-    """Mark pixel positions inside an image of this height or width."""
+    """Return a mask of the pixel positions inside an image of this height or width."""
     return (position >= 0) & (position < size)
 
 
@@ -163,11 +163,11 @@ class Samples:
         return self.y if self.rows is None else self.y[self.rows]
 
     def select_examples(self, at: Tensor) -> Samples:
-        """Return samples with only the examples at these positions."""
+        """Return the samples at these positions."""
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
     def number(self) -> Samples:
-        """Return the same examples, with their positions instead of labels."""
+        """Return the same examples with their positions as labels, so that a loss knows which they are."""
         numbers = torch.arange(len(self.y))
         if self.rows is not None:
             numbers[self.rows] = torch.arange(len(self.rows))
@@ -199,7 +199,7 @@ class Samples:
     def gather_batches(
         self, epochs: Iterable[Tensor], size: int, draws: ImageDraws | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over mini-batches of the examples at the positions of every epoch.
+        """Iterate over the training mini-batches of the examples at the positions of every epoch.
 
         Several small batches are gathered at once; each has the same bits as from ``batch``.
         """
@@ -214,7 +214,7 @@ class Samples:
                     yield (xs if is_aligned(xs) else xs.clone()), ys
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over all examples in order, for evaluation; the last batch may be smaller."""
+        """Iterate over mini-batches of all examples in order, for evaluation; the last may be smaller."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
 
     def count_classes(self, classes: int) -> Tensor:
@@ -247,7 +247,7 @@ Key = tuple[Hashable, ...]  # identifies examples of one federation
 
 @dataclass(frozen=True, eq=False)
 class DeviceSamples(Samples):
-    """Samples whose batches are on a device. Positions are still drawn on the CPU."""
+    """Samples whose mini-batches are on a GPU; their positions are still drawn on the CPU."""
 
     source: Samples = Samples(torch.empty(0), torch.empty(0))
     compute: Compute = ON_CPU
@@ -272,6 +272,7 @@ class DeviceSamples(Samples):
         return self.compute.resident.get((str(self.device), *self.key), self.copy_all)
 
     def copy_all(self) -> Tensor:
+        """Copy all selected examples to the device, as stored."""
         return copy_to_device(self.source.get_all_stored(), self.device)
 
     def select_examples(self, at: Tensor) -> Samples:
@@ -334,7 +335,7 @@ def place_data(data: ClientData, compute: Compute, client: str) -> ClientData:
 
 
 def get_stored_data(data: ClientData) -> ClientData:
-    """Return the same data as stored on the CPU."""
+    """Return a client's data as stored on the CPU, given its data on a device."""
     train, test = (
         part.source if isinstance(part, DeviceSamples) else part for part in (data.train, data.test)
     )

@@ -39,7 +39,7 @@ class MetricInfo:
     title: str = ""  # title in tables; default: the name
 
     def pool(self, values: Sequence[float | None], weights: Sequence[int]) -> float | None:
-        """Average the values of clients; return None if the metric is undefined for all of them."""
+        """Average a metric over clients; return None if it is undefined for all of them."""
         known = [(v, n) for v, n in zip(values, weights, strict=True) if v is not None and n]
         if not known:
             return None
@@ -47,7 +47,7 @@ class MetricInfo:
         return back(sum(there(v) * n for v, n in known) / sum(n for _, n in known))
 
     def format(self, value: float | None) -> str:
-        """Format a value of this metric for people."""
+        """Format a value of this metric for a table."""
         if value is None:
             return "–"
         return f"{100 * value:.2f} %" if self.percent else f"{value:.4g}"
@@ -71,5 +71,5 @@ METRICS = {
 
 
 def get_metric_info(name: str) -> MetricInfo:
-    """Return how a recorded metric is averaged and shown; a user's own metric is a plain mean over clients."""
+    """Return how a metric is averaged over clients and shown; a user's own metric is a plain mean."""
     return METRICS.get(name) or MetricInfo(name)

@@ -18,7 +18,7 @@ TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     dict: "a table",
     list: "a list",
 }
@@ -53,7 +53,7 @@ def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Build an instance from a user's settings; errors start with ``where`` and the key."""
+    """Build a dataclass from a user's settings; errors start with the section ``where`` and the key."""
     check_keys(values, [f.name for f in list_settings(cls)], f"{where}.")
     missing = [f.name for f in list_settings(cls) if is_required(f) and f.name not in values]
     if missing:
@@ -65,7 +65,7 @@ def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def check_keys(values: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
-    """Raise ConfigError for an unknown key and suggest the nearest one."""
+    """Raise ConfigError for an unknown key of a configuration; suggest the nearest known key."""
     for key in values:
         if key not in known:
             raise ConfigError(f"{prefix}{key}: unknown key{suggest_or_list(key, known)}")
@@ -104,7 +104,7 @@ class CheckedSettings:
 
 @cache
 def resolve_hints(cls: type) -> dict[str, Any]:
-    """Resolve the type hints of a class once; an algorithm may copy its settings in every job."""
+    """Resolve the type hints of a settings class, once per class because jobs copy settings often."""
     return get_type_hints(cls)
 
 
@@ -124,7 +124,7 @@ def is_of_type(value: object, hint: Any) -> bool:
 
 
 def list_admitted_types(hint: Any) -> tuple[type, ...]:
-    """List the types that a type hint admits."""
+    """List the types that a setting's type hint admits."""
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return tuple(get_origin(a) or a for a in alternatives)
 
@@ -156,7 +156,7 @@ def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
 
 
 def describe_range(f: dataclasses.Field[Any]) -> str:
-    """Describe the range in words: ``at least 0``; without limits, ``a finite number``."""
+    """Describe a setting's range in words: ``at least 0``; without limits, ``a finite number``."""
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     words = [f"at least {low:g}"] if low is not None else []
     words += [f"above {above:g}"] if above is not None else []
@@ -173,7 +173,7 @@ def describe_settings(cls: type) -> list[dict[str, Any]]:
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        plain = {str: "a text", dict: "a table"}.get(get_origin(hint) or hint)
+        plain = {str: "a string", dict: "a table"}.get(get_origin(hint) or hint)
         allowed = " | ".join(map(str, choices)) or plain or describe_range(f)
         about = f.metadata.get("doc", "")
         rows.append({"name": f.name, "default": default, "allowed": allowed, "about": about})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .errors import ConfigError, HeterophonyError, suggest_or_list
+from .errors import ConfigError, HeterophonyError, get_first_line, suggest_or_list
 from .net import Net
 from .randomness import seeded
 from .records import find_record
@@ -21,7 +21,7 @@ ADVICE = "write both parts yourself, as in hp.Net(base, head)"
 
 @dataclass(frozen=True)
 class Cut:
-    """Where and how a module is cut; it is the same in every process.
+    """Where and how a module is cut into base and head; it is the same in every process.
 
     ``index``: a ``Sequential`` is cut before a layer. ``replace``: the child called last becomes the
     head, and an ``Identity`` takes its place. ``trace``: the head is a child and all that follows it.
@@ -46,7 +46,7 @@ class Origin:
         if self.cut.way != "replace":
             return self.traced
         copy = deepcopy(net)
-        set_submodule(copy.base, str(self.cut.head), copy.head)
+        copy.base.set_submodule(str(self.cut.head), copy.head)
         return copy.base
 
 
@@ -105,7 +105,7 @@ def cut_module(module: nn.Module, cut: Cut) -> Net:
     if cut.way == "trace":
         return Net(*cut_graph(module, trace_module(module, [head]), head))
     last = module.get_submodule(head)
-    set_submodule(module, head, nn.Identity())
+    module.set_submodule(head, nn.Identity())
     return Net(module, last)
 
 
@@ -115,7 +115,7 @@ def cut_module(module: nn.Module, cut: Cut) -> Net:
 def find_cut(
     module: nn.Module, head: str | int | None = None, example: Tensor | None = None
 ) -> Cut:
-    """Find where the head starts, unless it is named, and how the module can be cut there."""
+    """Find where a module's head starts, unless it is named, and how the module can be cut there."""
     children = {k: m for k, m in module._modules.items() if m is not None}
     owners = [i for i, m in enumerate(children.values()) if has_parameters(m)]
     if type(module).forward is nn.Sequential.forward:
@@ -137,7 +137,7 @@ def find_cut(
 
 
 def cut_at_index(names: list[str], head: str | int) -> Cut:
-    """Cut a ``Sequential`` before a layer; raise ConfigError if a part would be empty."""
+    """Cut a ``Sequential`` before a layer; raise ConfigError if base or head would be empty."""
     at = head if isinstance(head, int) else names.index(head)
     if not 0 < (at + len(names) if at < 0 else at) < len(names):
         raise ConfigError(
@@ -147,7 +147,7 @@ def cut_at_index(names: list[str], head: str | int) -> Cut:
 
 
 def find_last_child(module: nn.Module, example: Tensor | None) -> Cut:
-    """Cut at the child with parameters that is called last."""
+    """Cut a module at the child with parameters that its forward calls last."""
     paths = list_children(module)
     if len(paths) < 2:
         raise ConfigError(
@@ -164,7 +164,7 @@ def find_last_child(module: nn.Module, example: Tensor | None) -> Cut:
 
 
 def find_called(module: nn.Module, paths: list[str]) -> list[str]:
-    """List the children that the forward calls, in order; in declaration order if it cannot be traced."""
+    """List the children that a module's forward calls, in order; as declared if it cannot be traced."""
     try:
         return list_calls(trace_module(deepcopy(module), paths))
     except UntraceableError:
@@ -172,7 +172,7 @@ def find_called(module: nn.Module, paths: list[str]) -> list[str]:
 
 
 def list_children(module: nn.Module, prefix: str = "") -> list[str]:
-    """List the paths of all children with parameters; for a single child, those of its own children."""
+    """List the paths of a module's children with parameters; look inside if there is only one."""
     paths = []
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):  # is never called itself
@@ -192,20 +192,20 @@ def list_children(module: nn.Module, prefix: str = "") -> list[str]:
 
 
 @dataclass
-class Record:
-    """The calls of all modules in one forward."""
+class CallRecord:
+    """The calls of all children of a module during one forward pass."""
 
-    order: list[str]
-    with_one_tensor: set[str]  # and only this one
-    returned: set[str]  # the output of these is the output of the whole
+    order: list[str]  # paths of the children, in the order of their calls
+    with_one_tensor: set[str]  # children called with one tensor and nothing else
+    returned: set[str]  # children whose output is the output of the module
 
     def ends_with(self, head: str) -> bool:
-        """Return True if the head is called once, with one tensor, and its output is returned."""
+        """Return True if this child is called once, with one tensor, and the module returns its output."""
         return self.order.count(head) == 1 and head in self.with_one_tensor & self.returned
 
 
-def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
-    """Choose how to cut at this child: only the child, or the child and all that follows it."""
+def choose_way(module: nn.Module, head: str, record: CallRecord | None) -> Cut:
+    """Choose how to cut a module at this child: the head is the child, or the child and all that follows."""
     copy = deepcopy(module)
     try:
         graph = trace_module(copy, [head])
@@ -222,12 +222,12 @@ def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
     return Cut(head, "trace")
 
 
-def record_calls(module: nn.Module, example: Tensor) -> Record:
+def record_calls(module: nn.Module, example: Tensor) -> CallRecord:
     """Call a copy of the module on the example, and record the calls of all modules in it."""
-    copy, record = deepcopy(module), Record([], set(), set())
+    copy, record = deepcopy(module), CallRecord([], set(), set())
     outputs: list[tuple[str, Any]] = []
 
-    def note(path: str, args: Any, kwargs: Any, output: Any) -> None:
+    def record_call(path: str, args: Any, kwargs: Any, output: Any) -> None:
         record.order.append(path)
         outputs.append((path, output))
         if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:
@@ -235,7 +235,7 @@ def record_calls(module: nn.Module, example: Tensor) -> Record:
 
     for path, child in copy.named_modules():
         if path:
-            hook = partial(lambda path, _, *call: note(path, *call), path)
+            hook = partial(lambda path, _, *call: record_call(path, *call), path)
             child.register_forward_hook(hook, with_kwargs=True)
     result = call_module(copy.train(), example)
     record.returned = {path for path, output in outputs if output is result}
@@ -292,7 +292,7 @@ def verify_origin(net: Net, example: Tensor) -> None:
 
 
 def call_module(module: nn.Module, example: Tensor) -> Tensor:
-    """Call a module that returns a tensor on a mini-batch, always with the same random draws."""
+    """Call a module on a mini-batch, always with the same random draws; it must return a tensor."""
     output = call_any_module(module, example)
     if not isinstance(output, Tensor):
         raise ConfigError(
@@ -317,8 +317,9 @@ def call_any_module(module: nn.Module, example: Tensor) -> Any:
     except Exception as error:  # a user's forward may raise anything
         record = find_record(module)
         shape = record.describe() if record else "×".join(map(str, example.shape[1:]))
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ConfigError(f"{name} cannot process examples of {shape}: {reason}") from None
+        raise ConfigError(
+            f"{name} cannot process examples of {shape}: {get_first_line(error)}"
+        ) from None
     return output
 
 
@@ -336,9 +337,3 @@ def make_split_error(module: nn.Module, reason: str) -> ConfigError:
 def has_parameters(module: nn.Module) -> bool:
     """Return True if a module or one of its children has parameters."""
     return any(True for _ in module.parameters())
-
-
-def set_submodule(module: nn.Module, path: str, new: nn.Module) -> None:
-    """Replace the child at this path."""
-    parent, _, name = path.rpartition(".")
-    setattr(module.get_submodule(parent), name, new)

@@ -37,6 +37,7 @@ class LogLines:
         self._thread = threading.Thread(target=self._print_repeatedly, daemon=True)
 
     def start(self) -> None:
+        """Start the thread that prints lines."""
         self._thread.start()
 
     def update(self) -> None:
@@ -47,7 +48,7 @@ class LogLines:
         self._stopped.set()
 
     def print_line(self) -> None:
-        """Print the current state."""
+        """Print a line that describes the current work; print nothing if there is none."""
         if text := clean_text(self.describe()):
             if STDERR.is_terminal:
                 STDERR.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -55,6 +56,7 @@ class LogLines:
                 print(text, file=sys.stderr, flush=True)
 
     def _print_repeatedly(self) -> None:
+        """Print lines from the thread until ``stop`` is called."""
         wait = self.patience
         while not self._stopped.wait(wait):
             self.print_line()
@@ -76,9 +78,11 @@ class NotebookLine:
         self._shown_at = 0.0
 
     def start(self) -> None:
+        """Show the line in the notebook."""
         self.print_line()
 
     def update(self) -> None:
+        """Update the line, at most every half second."""
         if self.clock() - self._shown_at >= NOTEBOOK_SECONDS:
             self.print_line()
 
@@ -86,7 +90,7 @@ class NotebookLine:
         """Keep the line as it was last shown."""
 
     def print_line(self) -> None:
-        """Replace the line by the current state."""
+        """Update the line in the notebook to describe the current work."""
         text = self.describe()
         bar = f'<progress value="{self.compute_fraction():.4f}" max="1"></progress>'
         content = {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
@@ -98,8 +102,8 @@ class NotebookLine:
 
 
 @contextmanager
-def name_slow_work(what: str) -> Iterator[None]:
-    """Show a status line while the block runs, after 2 seconds (terminal) or 30 seconds (log)."""
+def show_slow_work(what: str) -> Iterator[None]:
+    """Print a status line while slow work runs in the block: after 2 seconds at a terminal, 30 in a log."""
     begun = time.monotonic()
     patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS
     lines = LogLines(lambda: f"{what}, {format_seconds(time.monotonic() - begun)} so far", patience)

@@ -20,7 +20,7 @@ IGNORED_TOKEN = -100  # a target of a sequence that does not count, such as padd
 
 @dataclass(frozen=True)
 class Task:
-    """A task. A perfect example scores 1; G and P are the mean score over test examples."""
+    """A learning task: its loss and its score, whose mean over test examples is G or P (at most 1)."""
 
     name: TaskName
     loss: Criterion  # mean loss of a mini-batch
@@ -32,32 +32,39 @@ class Task:
 
 
 def compute_sequence_loss(output: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean cross-entropy over all tokens that are not padding."""
     return cross_entropy(output.flatten(0, -2), y.flatten(), ignore_index=IGNORED_TOKEN)
 
 
 def compute_regression_loss(output: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean squared error over all targets."""
     return mse_loss(output.reshape(y.shape), y)  # a column against a row would be broadcast
 
 
 def list_class_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each example, in float64."""
     return cross_entropy(output.double(), y, reduction="none")
 
 
 def list_token_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each token that is not padding, in float64."""
     flat, targets = output.double().flatten(0, -2), y.flatten()
     losses = cross_entropy(flat, targets, ignore_index=IGNORED_TOKEN, reduction="none")
     return losses[targets != IGNORED_TOKEN]
 
 
 def list_number_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the squared error of each target of a regression, in float64."""
     return mse_loss(output.reshape(y.shape).double(), y.double(), reduction="none")
 
 
 def list_label_losses(output: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each label, in float64."""
     return binary_cross_entropy_with_logits(output.double(), y.double(), reduction="none")
 
 
 def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
+    """Return True for each example whose largest logit is that of its class."""
     return output.argmax(1) == y
 
 
@@ -82,17 +89,10 @@ def score_numbers(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
     return (1 - errors / variance).mean(1)
 
 
-TASKS = {
+TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(
-            "classification",
-            cross_entropy,
-            list_class_losses,
-            score_classes,
-            (),
-            "{n} logits",
-        ),
+        Task("classification", cross_entropy, list_class_losses, score_classes, (), "{n} logits"),
         Task(
             "regression",
             compute_regression_loss,
@@ -121,10 +121,6 @@ TASKS = {
 }
 
 
-def get_task(name: str) -> Task:
-    return TASKS[name]  # type: ignore[index]
-
-
 def compute_target_variance(y: Tensor) -> Tensor:
     """Compute the variance of each target over these examples; 1 for a target that does not vary."""
     variance = y.double().var(0, correction=0)
@@ -137,7 +133,7 @@ MetricFunction = Callable[[Tensor, Tensor], float | Tensor]
 
 @dataclass(frozen=True)
 class Metric:
-    """A named metric. Clients for which it is undefined (not finite) are left out of the mean."""
+    """A metric besides the score; clients for which it is not finite are left out of the mean."""
 
     name: str
     compute: MetricFunction
@@ -223,14 +219,12 @@ def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
     return {f"{CONFUSION}_{true}_{predicted}": n for (true, predicted), n in cells_and_counts}
 
 
-def choose_metrics(
-    chosen: Sequence[str | MetricFunction], task: TaskName, key: str = "evaluation.metrics"
-) -> tuple[Metric, ...]:
-    """Return the metrics with these names; a user's own function is named after the function."""
+def choose_metrics(chosen: Sequence[str | MetricFunction], task: TaskName) -> tuple[Metric, ...]:
+    """Return the metrics that ``evaluation.metrics`` names; a user's function is named after itself."""
     found = []
     for item in chosen:
         if callable(item):
-            found.append(Metric(name_function(item, key), item))
+            found.append(Metric(name_own_metric(item), item))
             continue
         name = str(item).lower()
         metric = METRICS.get(name)
@@ -243,19 +237,23 @@ def choose_metrics(
                 if metric
                 else f"unknown metric '{item}'"
             )
-            raise ConfigError(f"{key}: {what}{suggest_or_list(str(item), known)}")
+            raise ConfigError(f"evaluation.metrics: {what}{suggest_or_list(str(item), known)}")
         found.append(Metric(name, COMPUTE[name]))
     names = [m.name for m in found]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{key}: a metric is listed twice")
+        raise ConfigError("evaluation.metrics: a metric is listed twice")
     return tuple(found)
 
 
-def name_function(function: MetricFunction, key: str) -> str:
+def name_own_metric(function: MetricFunction) -> str:
     """Return the name of a user's metric; raise ConfigError if it is no identifier or a built-in metric."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:
-        raise ConfigError(f"{key}: a metric needs a name; define it with `def`, not as {name}")
+        raise ConfigError(
+            f"evaluation.metrics: a metric needs a name; define it with `def`, not as {name}"
+        )
     if name in METRICS:
-        raise ConfigError(f"{key}: '{name}' is a built-in metric; give the function another name")
+        raise ConfigError(
+            f"evaluation.metrics: '{name}' is a built-in metric; give the function another name"
+        )
     return name

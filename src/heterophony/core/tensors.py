@@ -67,19 +67,19 @@ class Tensors(dict[str, Tensor]):
         return Tensors({**self, **other})
 
     def dot(self, other: Tensors) -> Tensor:
-        """Return the inner product over all names; its bits do not depend on the memory format."""
+        """Return the inner product with other tensors, as vectors; its bits do not depend on the memory format."""
         return sum_scalars((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
 
     def square(self) -> Tensor:
-        """Return the squared norm."""
+        """Return the squared norm of all tensors, taken as one vector."""
         return self.dot(self)
 
     def sum(self) -> Tensor:
-        """Return the sum of all entries of all tensors."""
+        """Return the sum of the entries of all tensors."""
         return sum_scalars(v.contiguous().sum() for v in self.values())
 
     def zeros(self) -> Tensors:
-        """Return zeros with the same names, shapes and types."""
+        """Return tensors of zeros with the same names, shapes and types."""
         return self.map(torch.zeros_like)
 
     def only(self, *patterns: str) -> Tensors:
@@ -91,20 +91,20 @@ class Tensors(dict[str, Tensor]):
         return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
-        """Prefix every name: ``w`` becomes ``own.w`` under ``own.``."""
+        """Prefix the name of every tensor: ``w`` becomes ``own.w`` under ``own.``."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
     def below(self, prefix: str) -> Tensors:
-        """Select the names that start with the prefix, and remove the prefix."""
+        """Select the tensors whose name starts with the prefix, and remove the prefix."""
         return Tensors({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of all values, not counting names."""
+        """The number of bytes of all tensors, not counting names."""
         return sum(v.nbytes for v in self.values())
 
     def digest(self) -> str:
-        """Return the sha256 of all names, types, shapes and values."""
+        """Return the sha256 of all tensors: their names, types, shapes and values."""
         h = hashlib.sha256()
         for name, v in self.items():
             h.update(f"{name!r}|{v.dtype}|{tuple(v.shape)}|".encode())
@@ -116,12 +116,12 @@ Memory = Mapping[str, Tensors]  # named sets of tensors: what a client or a serv
 
 
 def tensor_to_bytes(tensor: Tensor) -> bytes:
-    """Return the bytes of the values in row-major order, whatever the memory format."""
+    """Return the bytes of a tensor's values in row-major order, whatever its memory format."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
-    """Add scalars in the order given; the sum of none is 0."""
+    """Add up scalar tensors in the order given; without any, return 0."""
     out: Tensor | None = None
     for term in terms:
         out = term if out is None else out + term
@@ -154,7 +154,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Return True if the whole name matches one of the patterns (``head.*``)."""
+    """Return True if a tensor's name matches one of the patterns (``head.*``)."""
     return any(fnmatchcase(name, p) for p in patterns)
 
 
@@ -178,14 +178,14 @@ def copy_net(net: Module) -> Module:
 
 
 def share_memory(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a second given parameter in the same memory; either can move to a device without the other."""
+    """Return a copy of a given parameter in the same memory, which can move to a GPU on its own."""
     shared = nn.Parameter(parameter.detach(), requires_grad=False)
     setattr(shared, GIVEN_MARK, True)
     return shared
 
 
 def state(net: nn.Module) -> Tensors:
-    """Return a detached copy of the net's parameters and buffers: tied ones once, given ones not at all."""
+    """Return a detached copy of the net's parameters and buffers; tied ones once, without given ones."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
     tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
@@ -207,7 +207,7 @@ def frozen(module: nn.Module) -> nn.Module:
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
-    """Copy the values into the memory format of ``like``; rounding in convolutions depends on it."""
+    """Copy a tensor into the memory format of ``like``, on which rounding in convolutions depends."""
     return values.new_empty_strided(like.shape, like.stride()).copy_(values)
 
 
@@ -227,25 +227,25 @@ def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def list_moves(up: Tensors, received: Tensors) -> list[str]:
-    """List the names of a reply's tensors that have a move: floating-point tensors that the client received."""
+    """List the tensors of a reply that are changes (moves) of tensors that the client received."""
     return [k for k, v in up.items() if k in received and is_movable(v, received[k])]
 
 
 def is_movable(after: Tensor, before: Tensor) -> bool:
-    """Return True if training can move a tensor: it is floating-point, and its shape is unchanged."""
+    """Return True if a sent tensor is a change of a received one: both have one shape, and it is no integer."""
     return after.is_floating_point() and after.shape == before.shape
 
 
 def compute_moves(up: Tensors, received: Tensors) -> Tensors:
-    """Compute the move of each tensor of a reply: its change since the client received it, in float64."""
+    """Compute how far a reply moves each received tensor: the difference, in float64."""
     return Tensors({k: up[k].double() - received[k].double() for k in list_moves(up, received)})
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Return the tensors of a reply with these moves instead of its own; its other tensors are unchanged."""
+    """Replace the moves in the tensors of a reply by these; leave its other tensors unchanged."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 
 def compute_norm(moves: Tensors) -> float:
-    """Return the Euclidean norm of all moves as one vector."""
+    """Return the Euclidean norm of a reply's moves, taken as one vector."""
     return float(sum(float(v.square().sum()) for v in moves.values()) ** 0.5)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .errors import get_first_line
 from .records import find_record
 
 CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creates
@@ -62,7 +63,7 @@ class ChildTracer(fx.Tracer):
 
 
 def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
-    """Record the operations of a module; modules at these paths become single operations.
+    """Record the operations of a module's forward; modules at these paths become single operations.
 
     A value that differs between training and evaluation becomes a ``ByMode``, added to the module.
     """
@@ -76,7 +77,7 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
         training = ChildTracer(opened).trace(module.train())
         evaluation = ChildTracer(opened).trace(other.eval())
     except Exception as error:  # a forward may do anything with the stand-ins for its tensors
-        reason = str(error).strip().split("\n")[0]
+        reason = get_first_line(error)
         raise UntraceableError(f"torch.fx cannot follow its forward ({reason})") from None
     finally:
         for m, mode in modes.items():
@@ -87,7 +88,7 @@ def trace_module(module: nn.Module, paths: Iterable[str]) -> fx.Graph:
 def merge_modes(
     module: nn.Module, training: fx.Graph, other: nn.Module, evaluation: fx.Graph
 ) -> fx.Graph:
-    """Merge the operations recorded in both modes; they may differ only in constants."""
+    """Merge the operations traced in training and in evaluation; they may differ only in constants."""
     pairs = list(zip(training.nodes, evaluation.nodes, strict=False))
     if len(training.nodes) != len(evaluation.nodes) or any(
         (a.op, a.target, a.name) != (b.op, b.target, b.name) for a, b in pairs
@@ -109,7 +110,7 @@ def merge_modes(
 def insert_choice(
     module: nn.Module, graph: fx.Graph, before: fx.Node, in_training: Any, in_evaluation: Any
 ) -> fx.Node:
-    """Insert an operation that returns the constant for the current mode."""
+    """Insert an operation into a traced graph that returns the constant for the current mode."""
     name = f"by_mode_{sum(isinstance(m, ByMode) for m in module.children())}"
     module.add_module(name, ByMode(in_training, in_evaluation).train(module.training))
     with graph.inserting_before(before):
@@ -117,7 +118,7 @@ def insert_choice(
 
 
 def merge_values(a: Any, b: Any, choose: Callable[[Any, Any], fx.Node]) -> Any:
-    """Merge the arguments of one operation in both modes; ``choose`` handles constants that differ."""
+    """Merge a traced operation's arguments in both modes; ``choose`` handles constants that differ."""
     if isinstance(a, list | tuple) and type(a) is type(b) and len(a) == len(b):
         return type(a)([merge_values(u, v, choose) for u, v in zip(a, b, strict=True)])
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
@@ -133,7 +134,7 @@ def merge_values(a: Any, b: Any, choose: Callable[[Any, Any], fx.Node]) -> Any:
 
 
 def list_calls(graph: fx.Graph) -> list[str]:
-    """List the paths of the modules that are called, in order."""
+    """List the paths of the modules that a traced forward calls, in order."""
     return [str(n.target) for n in graph.nodes if n.op == "call_module"]
 
 
@@ -146,12 +147,12 @@ def is_last_operation(graph: fx.Graph, head: str) -> bool:
 
 
 def cut_graph(module: nn.Module, graph: fx.Graph, head: str) -> tuple[nn.Module, nn.Module]:
-    """Cut the operations at the call of ``head``: those before it, and the call with all that follow.
+    """Cut a traced graph at the call of ``head``: operations before it, and the call with all that follow.
 
     Both parts share their children with the module. Only a single tensor may cross the cut.
     """
-    features, after = find_cut(graph, head)
-    computed = list_computed(graph)
+    features, after = find_crossing_value(graph, head)
+    computed = list_input_dependents(graph)
     base, rest = fx.Graph(), fx.Graph()
     start = rest.placeholder("features")
     copy_operations(graph, base, add_constants(computed - after, computed), {}, features)
@@ -168,7 +169,7 @@ def copy_operations(
     copies: dict[fx.Node, fx.Node],
     output: fx.Node,
 ) -> None:
-    """Copy some operations into a part, which returns ``output``."""
+    """Copy some operations of a traced graph into a part that returns ``output``."""
     for node in graph.nodes:
         if node in nodes and node.op != "output":
             copies[node] = part.node_copy(node, copies.__getitem__)
@@ -176,15 +177,15 @@ def copy_operations(
     part.output(copies[output])
 
 
-def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
-    """Find the value that is passed to the head, and all operations that depend on the head's call."""
+def find_crossing_value(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
+    """Find the value passed to the head in a traced graph, and all operations that depend on the head."""
     calls = [n for n in graph.nodes if n.op == "call_module" and n.target == head]
     if len(calls) != 1:
         raise UntraceableError(f"its forward calls '{head}' {len(calls)} times")
     inputs = calls[0].all_input_nodes
     if len(inputs) != 1 or len(calls[0].args) != 1 or calls[0].args[0] is not inputs[0]:
         raise UntraceableError(f"'{head}' is called with more than one tensor")
-    computed = list_computed(graph)
+    computed = list_input_dependents(graph)
     after = list_dependents(graph, calls)
     crossing = {n for m in after for n in m.all_input_nodes if n in computed and n not in after}
     if get_output(graph) not in after:
@@ -194,13 +195,13 @@ def find_cut(graph: fx.Graph, head: str) -> tuple[fx.Node, set[fx.Node]]:
     return inputs[0], after
 
 
-def list_computed(graph: fx.Graph) -> set[fx.Node]:
-    """List all operations that depend on the module's input."""
+def list_input_dependents(graph: fx.Graph) -> set[fx.Node]:
+    """List the operations of a traced graph that depend on the module's input."""
     return list_dependents(graph, [n for n in graph.nodes if n.op == "placeholder"])
 
 
 def list_dependents(graph: fx.Graph, roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """List these operations and all operations that use their values."""
+    """List these operations of a traced graph, and all operations that use their values."""
     found = set(roots)
     for node in graph.nodes:
         if any(n in found for n in node.all_input_nodes):
@@ -209,7 +210,7 @@ def list_dependents(graph: fx.Graph, roots: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def add_constants(nodes: set[fx.Node], computed: set[fx.Node]) -> set[fx.Node]:
-    """Add values that these operations use and that do not depend on the input, such as parameters."""
+    """Add the constants that these operations use: values that do not depend on the input, such as parameters."""
     found, waiting = set(nodes), list(nodes)
     while waiting:
         more = [n for n in waiting.pop().all_input_nodes if n not in computed and n not in found]
@@ -219,7 +220,7 @@ def add_constants(nodes: set[fx.Node], computed: set[fx.Node]) -> set[fx.Node]:
 
 
 def get_output(graph: fx.Graph) -> fx.Node:
-    """Return the operation whose value the module returns."""
+    """Return the operation of a traced graph whose value the module returns."""
     (output,) = (n for n in graph.nodes if n.op == "output")
     value = output.args[0]
     if not isinstance(value, fx.Node):

@@ -1,4 +1,4 @@
-"""Optimisers, learning-rate schedules, and the settings of local training."""
+"""The settings of local training: optimisers, learning-rate schedules, length and mini-batches."""
 
 from __future__ import annotations
 
@@ -23,38 +23,53 @@ class Optimizer(ABC):
     """
 
     def __init__(
-        self, named: Tensors, how: Training, rates: Mapping[str, float], factor: float = 1.0
+        self,
+        named: Tensors,
+        how: Training,
+        rates: Mapping[str, float],
+        kept: Tensors,
+        factor: float = 1.0,
     ) -> None:
-        """``rates`` maps patterns of names to learning rates; ``factor`` scales all rates."""
+        """Create the optimiser of these parameters, continuing from the state ``kept`` of an earlier one.
+
+        ``rates`` maps patterns of names to learning rates; other parameters use ``how.lr``. ``factor``
+        scales all of them.
+        """
         self.named, self.how = named, how
         groups = [(how.lr, named.without(*rates))]
         groups += [(lr, named.only(pattern)) for pattern, lr in rates.items()]
         if sum(len(group) for _, group in groups) > len(named):
             raise ValueError(f"a parameter has two learning rates: {', '.join(rates)}")
         self.groups = [
-            (lr * factor, names) for lr, group in groups for names in part_by_dtype(group)
+            (lr * factor, names) for lr, group in groups for names in group_by_dtype(group)
         ]
+        self.load_state(kept)
 
     def zero_grad(self) -> None:
+        """Remove the gradients of the parameters."""
         for p in self.named.values():
             p.grad = None
 
     @abstractmethod
+    def load_state(self, kept: Tensors) -> None:
+        """Load the state of an earlier optimiser; it may be empty or have only some of the parameters."""
+
+    @abstractmethod
     def step(self) -> None:
-        """Update the parameters."""
+        """Update the parameters from their gradients."""
 
     @abstractmethod
     def state(self) -> Mapping[str, Tensor]:
-        """Return the tensors that another optimiser needs to continue."""
+        """Return the state that ``load_state`` of another optimiser needs to continue."""
 
     def copy_buffers(self, kept: Tensors) -> dict[str, Tensor]:
-        """Copy the buffers of these parameters, in the memory format of each parameter."""
+        """Copy the buffers kept for these parameters, in the memory format of each parameter."""
         return {
             k: torch.empty_like(self.named[k]).copy_(v) for k, v in kept.items() if k in self.named
         }
 
 
-def part_by_dtype(named: Tensors) -> list[list[str]]:
+def group_by_dtype(named: Tensors) -> list[list[str]]:
     """Group the names of parameters by dtype: a call of a kernel accepts only one dtype."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():
@@ -65,24 +80,18 @@ def part_by_dtype(named: Tensors) -> list[list[str]]:
 class SGD(Optimizer):
     """SGD with or without momentum; ``momentum`` holds the buffers by parameter name."""
 
-    def __init__(
-        self,
-        named: Tensors,
-        how: Training,
-        rates: Mapping[str, float],
-        kept: Tensors,
-        factor: float = 1.0,
-    ) -> None:
-        """``kept`` has the initial momentum buffers."""
-        super().__init__(named, how, rates, factor)
-        self.momentum, self.momentum_factor = self.copy_buffers(kept), how.momentum or 0.0
-        self.nesterov = bool(how.nesterov and self.momentum_factor)
+    def load_state(self, kept: Tensors) -> None:
+        """Load the momentum buffers."""
+        self.momentum, self.momentum_factor = self.copy_buffers(kept), self.how.momentum or 0.0
+        self.nesterov = bool(self.how.nesterov and self.momentum_factor)
 
     def state(self) -> Mapping[str, Tensor]:
+        """Return the momentum buffers by parameter name."""
         return self.momentum if self.momentum_factor else {}
 
     @torch.no_grad()
     def step(self) -> None:
+        """Make one SGD step; the first step of a parameter creates its momentum."""
         for lr, names in self.groups:
             grads = {k: g for k in names if (g := self.named[k].grad) is not None}
             if not self.momentum_factor:
@@ -99,7 +108,7 @@ class SGD(Optimizer):
     def update(
         self, lr: float, grads: Mapping[str, Tensor], buffers: list[Tensor], first: bool
     ) -> None:
-        """Call the kernel; in the parameters' ``first`` step, it fills the buffers with the gradients."""
+        """Call torch's fused SGD kernel; in the ``first`` step it fills the buffers with the gradients."""
         if grads:
             torch._fused_sgd_(
                 [self.named[k] for k in grads],
@@ -118,28 +127,23 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam, or AdamW if ``how.optimizer`` is ``adamw``; each parameter counts its own steps."""
 
-    def __init__(
-        self,
-        named: Tensors,
-        how: Training,
-        rates: Mapping[str, float],
-        kept: Tensors,
-        factor: float = 1.0,
-    ) -> None:
-        """``kept`` has the initial moments and numbers of steps."""
-        super().__init__(named, how, rates, factor)
+    def load_state(self, kept: Tensors) -> None:
+        """Load the moments and the numbers of steps."""
         self.means = self.copy_buffers(kept.below("exp_avg/"))
         self.squares = self.copy_buffers(kept.below("exp_avg_sq/"))
-        self.steps = {k: v.clone() for k, v in kept.below("step/").items() if k in named}
-        self.update = torch._fused_adamw_ if how.optimizer == "adamw" else torch._fused_adam_
-        self.beta1, self.beta2 = how.betas or (0.0, 0.0)
+        self.steps = {k: v.clone() for k, v in kept.below("step/").items() if k in self.named}
+        is_adamw = self.how.optimizer == "adamw"
+        self.update = torch._fused_adamw_ if is_adamw else torch._fused_adam_
+        self.beta1, self.beta2 = self.how.betas or (0.0, 0.0)
 
     def state(self) -> Mapping[str, Tensor]:
+        """Return the moments and the numbers of steps."""
         moments = {"exp_avg/": self.means, "exp_avg_sq/": self.squares, "step/": self.steps}
         return {prefix + k: v for prefix, part in moments.items() for k, v in part.items()}
 
     @torch.no_grad()
     def step(self) -> None:
+        """Make one step of Adam or AdamW."""
         for lr, names in self.groups:
             grads = {k: g for k in names if (g := self.named[k].grad) is not None}
             if not grads:
@@ -171,19 +175,12 @@ class Adam(Optimizer):
 class OwnOptimizer(Optimizer):
     """Wraps an optimiser of torch or of the user; its state must consist of tensors."""
 
-    def __init__(
-        self,
-        named: Tensors,
-        how: Training,
-        rates: Mapping[str, float],
-        kept: Tensors,
-        factor: float = 1.0,
-    ) -> None:
-        """``kept`` has the initial state, by names such as ``square_avg/head.weight``."""
-        super().__init__(named, how, rates, factor)
-        assert how.own_optimizer is not None
+    def load_state(self, kept: Tensors) -> None:
+        """Create the user's optimiser and load its state, by names such as ``square_avg/head.weight``."""
+        named = self.named
+        assert self.how.own_optimizer is not None
         groups = [{"params": [named[k] for k in names], "lr": lr} for lr, names in self.groups]
-        self.made = how.own_optimizer(groups)
+        self.made = self.how.own_optimizer(groups)
         if not isinstance(self.made, torch.optim.Optimizer):
             raise ConfigError(
                 "training.optimizer: the function must return a torch.optim.Optimizer, not"
@@ -195,6 +192,7 @@ class OwnOptimizer(Optimizer):
                 self.made.state[named[name]][kind] = value.clone()
 
     def state(self) -> Mapping[str, Tensor]:
+        """Return the tensors of the user's optimiser."""
         held = ((name, self.made.state.get(p, {})) for name, p in self.named.items())
         return {
             f"{kind}/{name}": value.detach()
@@ -204,6 +202,7 @@ class OwnOptimizer(Optimizer):
         }
 
     def step(self) -> None:
+        """Make one step of the user's optimiser."""
         try:
             self.made.step()
         except TypeError as error:  # an optimiser that needs a closure, such as LBFGS
@@ -215,11 +214,7 @@ class OwnOptimizer(Optimizer):
 def create_optimizer(
     named: Tensors, how: Training, rates: Mapping[str, float], kept: Tensors, factor: float = 1.0
 ) -> Optimizer:
-    """Create the optimiser of these parameters.
-
-    ``rates`` maps patterns of names to learning rates; other parameters use ``how.lr``. ``factor``
-    scales all of them. ``kept`` is the state of an earlier optimiser, to continue from.
-    """
+    """Create the optimiser that ``how`` selects, from the arguments of ``Optimizer``."""
     if how.own_optimizer is not None:
         return OwnOptimizer(named, how, rates, kept, factor)
     kind = SGD if how.optimizer == "sgd" else Adam
@@ -243,7 +238,7 @@ CHOICES = {"optimizer": OPTIMIZER_SETTINGS, "schedule": SCHEDULE_SETTINGS}
 
 @dataclass(frozen=True)
 class Training:
-    """How long a client trains in a round, with which optimiser and at which learning rate.
+    """Settings of local training: how long a client trains, with which optimiser and learning rate.
 
     Settings that the chosen ``optimizer`` or ``schedule`` does not use are None.
     In Python, ``optimizer`` may be a function of the parameter groups, such as ``torch.optim.RMSprop``,
@@ -305,7 +300,7 @@ class Training:
         check_all_used(self)
 
     def compute_lr_factor(self, t: int, rounds: int) -> float:
-        """Return the factor of every learning rate in round ``t`` = 0, 1, …, given the number of rounds.
+        """Return the factor by which the schedule scales every learning rate in round ``t`` = 0, 1, ….
 
         With w rounds of warm-up it is 1/(w+1), …, w/(w+1); then the schedule starts. Training after
         the last round (of clients that join, or when tuning) uses the rate of the last round.
@@ -328,7 +323,7 @@ class Training:
         return Training(lr=lr, momentum=0.0, weight_decay=0.0, **length)
 
     def list_changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that the user gave, after some changes.
+        """Return the training settings that the user gave, updated by ``changes``.
 
         If the changes choose another optimiser or schedule, settings that it does not use are left out.
         """
@@ -341,9 +336,9 @@ class Training:
         return {**given, **changes}
 
     def to_settings(self) -> dict[str, Any]:
-        """Return the settings for a file, leaving out those that are None.
+        """Return the training settings as they are stored in a file, without those that are None.
 
-        Settings that did not exist in the first version are left out at their default, so that older run
+        Settings that the first version did not have are left out at their defaults, so that older run
         folders can resume.
         """
         plain = asdict(self) | {"betas": None if self.betas is None else list(self.betas)}
@@ -354,7 +349,7 @@ class Training:
 
     @property
     def has_own_functions(self) -> bool:
-        """Whether the optimiser or the schedule is a function, which no file can hold."""
+        """Return True if the optimiser or the schedule is a user's function, which no file can hold."""
         return self.own_optimizer is not None or self.own_schedule is not None
 
 
@@ -384,7 +379,7 @@ def move_own_functions(training: Training) -> None:
 
 
 def call_own_schedule(schedule: Callable[[int, int], float], t: int, rounds: int) -> float:
-    """Return the factor of a round by a user's schedule; turn any error into a ConfigError."""
+    """Call a user's learning-rate schedule for a round; turn any error into a ConfigError."""
     try:
         return float(schedule(t, rounds))
     except Exception as error:  # a user's function can raise anything
@@ -396,12 +391,12 @@ def call_own_schedule(schedule: Callable[[int, int], float], t: int, rounds: int
 
 
 def list_choice_settings(choices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """List every setting of every choice, such as those of all optimisers in OPTIMIZER_SETTINGS."""
+    """List the settings of all optimisers, or of all schedules, each once."""
     return list(dict.fromkeys(name for used in choices.values() for name in used))
 
 
 def check_betas(training: Training) -> None:
-    """Raise ConfigError unless ``betas`` is a pair of valid numbers; store a list from a file as a tuple."""
+    """Raise ConfigError unless Adam's ``betas`` are valid; store a list from a file as a tuple."""
     betas: Any = training.betas
     if betas is None:
         return
@@ -414,7 +409,7 @@ def check_betas(training: Training) -> None:
 
 
 def check_all_used(training: Training) -> None:
-    """Raise ConfigError for a setting that the chosen optimiser or schedule does not use."""
+    """Raise ConfigError for a training setting that the chosen optimiser or schedule does not use."""
     for key, choices in CHOICES.items():
         chosen = getattr(training, key)
         for name in list_choice_settings(choices):

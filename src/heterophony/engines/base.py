@@ -1,4 +1,4 @@
-"""The interface of an engine, how to create one, and how jobs are divided among its workers.
+"""The interface of an engine, the serial engine, and how jobs are divided among workers.
 
 An engine runs ``work`` on jobs. No engine depends on an algorithm.
 """
@@ -57,7 +57,7 @@ LOCAL_CLUSTER = Cluster()  # started on this machine for one run
 
 @dataclass(frozen=True)
 class ClusterShare:
-    """The part of a shared cluster that one run uses, passed to the process that executes the run."""
+    """The part of a shared Ray cluster that one run uses, passed to the process that executes the run."""
 
     cluster: Cluster
     workers: int
@@ -78,13 +78,13 @@ SERIAL = EngineSpec()
 
 
 class Judge(Protocol):
-    """Limits what the updates of untrusted clients can do to the model."""
+    """Limits how the updates of untrusted clients can change the model."""
 
     def check_merged(self, after: Server) -> None:
-        """Raise CodecError if honest updates cannot lead to this state."""
+        """Raise CodecError if honest clients' updates cannot lead to this state of the server."""
 
     def refuse_update(self, reply: Reply, t: int, error: CodecError) -> None:
-        """Record who sent an update that is not merged; raise an error if the run must stop."""
+        """Record which client's update is not merged; raise an error if the run must stop."""
 
 
 class Engine(ABC):
@@ -94,15 +94,15 @@ class Engine(ABC):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:  # noqa: B027  # most hold nothing
-        """Release what the engine holds; ``kind`` is the error that stops the run, if any."""
+        """Release the engine's processes and files; ``kind`` is the error that stops the run, if any."""
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return those of the clients that can be given a job now, in the same order."""
+        """Return the clients to which the engine can give a job now, in the same order."""
         return list(clients)
 
     @abstractmethod
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        """Yield replies as they arrive, in any order. Some jobs may never reply."""
+        """Run jobs; yield their replies as they arrive, in any order. Some jobs may never reply."""
 
     @property
     def judge(self) -> Judge | None:
@@ -110,7 +110,7 @@ class Engine(ABC):
         return None
 
     def describe_round(self) -> Mapping[str, Any] | None:
-        """Return what each board did in the last round, by name; None if there are no boards."""
+        """Describe the last round of each board, by its name; None if there are no boards."""
         return None
 
 
@@ -160,7 +160,7 @@ def count_cores() -> int:
 
 
 def count_gpus(compute: accelerator.Compute) -> int:
-    """Return how many GPUs the workers of a run share: one if the device has an index, otherwise all."""
+    """Count the GPUs that the workers of a run share: one if the device has an index, otherwise all."""
     if compute.device.index is not None:
         return 1
     return max(1, accelerator.count_devices(compute.device.type))
@@ -231,7 +231,7 @@ def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Jo
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Fill batches of about equal cost, within the limits; a longer job gets a batch of its own."""
+    """Fill batches of jobs of about equal cost, within the limits; a longer job gets its own batch."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs share a model
     sizes = {key: model.nbytes for key, model in models.items()}
@@ -253,7 +253,7 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
 
 
 class Serial(Engine):
-    """Runs jobs one by one in this process.
+    """The serial engine: runs jobs one by one in this process.
 
     It uses one torch thread, as every worker does, so that all engines produce the same bits.
     """

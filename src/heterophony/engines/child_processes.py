@@ -66,7 +66,7 @@ def ensure_fork_server() -> None:
 
 
 def keep_sockets_in_own_folder() -> None:
-    """Make multiprocessing put its sockets in a folder that the next process removes if we are killed."""
+    """Make multiprocessing put its sockets in a temporary folder, removed even if this process is killed."""
     config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     if config.get("tempdir") is None:
         folder = create_temporary_folder(socket="listener-12345678")
@@ -102,7 +102,7 @@ def exit_if_script_is_imported() -> None:
 
 
 def forget_missing_script() -> None:
-    """Keep children from importing a script that is not a file, such as one read from a pipe."""
+    """Keep child processes from importing a script that is not a file, such as one read from a pipe."""
     main = sys.modules["__main__"]
     if not Path(getattr(main, "__file__", None) or __file__).exists():
         del main.__file__
@@ -138,7 +138,7 @@ class ChildProcess:
         )
 
     def receive(self) -> Any:
-        """Return the next message, or raise the error that the child sent; EOFError if the child exited."""
+        """Receive a message of the child; raise the error that it sent, or EOFError if it has exited."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError:
@@ -165,7 +165,7 @@ class ChildProcess:
 
 
 def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
-    """Prepare this process, then run the target."""
+    """Prepare this child process, then run the target."""
     gc.enable()  # the fork server has switched it off
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     if os.environ.get(SAFE_PATH_VARIABLE) == SET_BY_US:  # a user's code may start Python itself
@@ -178,7 +178,7 @@ def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> N
 
 @contextmanager
 def send_errors(pipe: Connection, where: str = "") -> Iterator[None]:
-    """Send an error raised inside to the parent, instead of raising it here."""
+    """Send an error raised inside the ``with`` block to the parent process, instead of raising it here."""
     try:
         yield
     except Exception as error:
@@ -198,7 +198,7 @@ def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
 
 
 def configure_torch() -> None:
-    """Use one torch thread, and keep freed memory instead of returning it to the system."""
+    """Set torch to one thread, and keep freed memory instead of returning it to the system."""
     import torch  # here: the fork server is started before its parent imports torch
 
     torch.set_num_threads(1)
@@ -216,7 +216,7 @@ def set_parent_death_signal() -> None:
 
 
 def exit_with_parent() -> None:
-    """Exit when the parent exits, even in the middle of a long job.
+    """Exit this process when its parent exits, even in the middle of a long job.
 
     The signal of Linux is not enough: the fork server lives as long as any of its children.
     """
@@ -225,7 +225,7 @@ def exit_with_parent() -> None:
 
 
 def wait_for_parent_exit() -> None:
-    """Return when the parent has exited."""
+    """Wait until the parent process has exited."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

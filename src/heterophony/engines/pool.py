@@ -18,7 +18,13 @@ from typing import Self
 
 import torch
 
-from ..core.accelerator import Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
+from ..core.accelerator import (
+    Compute,
+    GPUMemoryUse,
+    WorkerPlace,
+    limit_gpu_memory,
+    measure_gpu_memory,
+)
 from ..core.algorithm import Reply
 from ..core.errors import EngineError
 from ..core.files import remove_unfinished_files
@@ -35,11 +41,11 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
-    memory_use: MemoryUse | None = None  # on its GPU, after its last batch
+    memory_use: GPUMemoryUse | None = None  # on its GPU, after its last batch
 
 
 class Pool(base.Engine):
-    """The worker processes of one run."""
+    """The pool engine: the worker processes of one run."""
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: base.EngineSpec = base.SERIAL
@@ -61,7 +67,7 @@ class Pool(base.Engine):
         data_folder = self.client_store.scratch / "data"
         self.plan.federation.save(data_folder)
         self.worker_arguments = (
-            pickle_plan(self.plan),
+            wire.pickle_for_children(strip_plan_data(self.plan)),
             str(data_folder),
             str(self.client_store.memory_folder),
             str(self.client_store.scratch),
@@ -97,7 +103,7 @@ class Pool(base.Engine):
         yield from self.run_jobs(jobs)
 
     def add_workers(self) -> None:
-        """Start as many workers as fit into memory, judging by the needs of the first jobs."""
+        """Start as many workers as fit into the GPUs' memory, as measured in the first jobs."""
         uses = [worker.memory_use for worker in self.workers if worker.memory_use]
         fitting = min((use.count_fitting_workers() for use in uses), default=None)
         self.is_measuring = False
@@ -129,10 +135,10 @@ class Pool(base.Engine):
                 yield from replies
         for client in disturbed:
             remove_unfinished_files(self.client_store.client_folder(client))
-        self.forget_sent()
+        self.delete_sent_files()
 
-    def forget_sent(self) -> None:
-        """Forget the tensors sent in this round, and delete their files."""
+    def delete_sent_files(self) -> None:
+        """Delete the files of the tensors that were sent to workers in this round."""
         for message in self.encode.clear():
             if message is not None:
                 message.delete()
@@ -165,7 +171,7 @@ class Pool(base.Engine):
 
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
-    """Receive the replies to a batch; return None if the worker died."""
+    """Receive a worker's replies to its batch of jobs; return None if it died."""
     received: wire.ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
@@ -174,16 +180,11 @@ def receive_replies(worker: Worker) -> list[Reply] | None:
     return received.decode()
 
 
-def strip_data(plan: Plan) -> Plan:
-    """Return the plan without its data, which workers open from files."""
+def strip_plan_data(plan: Plan) -> Plan:
+    """Return a plan without its examples, which workers open from files."""
     empty = torch.empty(0)
     bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
     return replace(plan, federation=bare)
-
-
-def pickle_plan(plan: Plan) -> bytes:
-    """Pickle the plan, only for our own child processes."""
-    return wire.pickle_for_children(strip_data(plan))
 
 
 # In the worker ------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def run_worker(
     where: WorkerPlace,
     sources: Sources,
 ) -> None:
-    """Receive jobs and send replies, until the driver closes the pipe or exits."""
+    """Run a worker process: receive jobs and send replies until the driver closes the pipe or exits."""
     try:
         federation = Federation.open(Path(data))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
@@ -228,13 +229,13 @@ def run_batch(
     cache: wire.TensorCache[int],
     compute: Compute,
 ) -> None:
-    """Receive a batch of jobs and send its replies; if a job fails, send its error instead."""
+    """Run a batch of jobs in a worker: receive it and send the replies, or the error of a job that fails."""
     batch, sharing = pipe.recv()
-    limit_memory(compute, sharing)  # others may have arrived
+    limit_gpu_memory(compute, sharing)  # others may have arrived
     jobs = batch.decode(cache)
     first = jobs[0]
     with send_errors(pipe, f"client {first.client}, round {first.t}"):
         replies = work_together(plan, jobs, client_store, compute)
         name = f"{os.getpid()}-{first.kind}-{first.t}-{first.turn}"
         path = client_store.scratch / "up" / f"{name}-{encode_folder_name(first.client)}"
-        pipe.send((wire.ReplyBatch.encode(replies, path), measure_memory(compute)))
+        pipe.send((wire.ReplyBatch.encode(replies, path), measure_gpu_memory(compute)))

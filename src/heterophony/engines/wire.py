@@ -1,4 +1,4 @@
-"""How jobs, replies and plans travel to and from workers: tensors encoded once, plans pickled.
+"""How jobs, replies and plans are sent to and from workers: tensors encoded once, plans pickled.
 
 The pool sends small tensors in the message, and large ones in a file on the same machine.
 """
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
-from ..core.errors import EngineError
+from ..core.errors import EngineError, get_first_line
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
 from ..core.samples import ALIGNMENT
@@ -31,6 +31,7 @@ from ..core.tensors import Memory, Tensors
 from ..jobs.plan import Job
 
 INLINE_BYTES = 1 << 16  # below this size, a pipe is faster than a file
+CACHED_MODELS = 2  # tensors that a worker keeps decoded: those sent, and the generic model
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -43,7 +44,7 @@ class TensorMessage:
     content: bytes | str
 
     def decode(self) -> dict[str, Tensors]:
-        """Decode the message to groups of tensors."""
+        """Decode a message into its groups of tensors."""
         blob = self.content
         if isinstance(blob, str):
             with translate_disk_errors(Path(blob)):
@@ -51,13 +52,13 @@ class TensorMessage:
         return decode_groups(blob, finite=False)[0]
 
     def delete(self) -> None:
-        """Delete the message's file, if there is one."""
+        """Delete the file of a message of tensors, if it has one."""
         if isinstance(self.content, str):
             Path(self.content).unlink(missing_ok=True)
 
 
 def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None:
-    """Encode groups of tensors, to a file at ``path`` if they are large; None if all are empty."""
+    """Encode groups of tensors as a message, in a file at ``path`` if they are large; None if all are empty."""
     if not any(groups.values()):
         return None
     blob = encode_groups(groups)
@@ -72,7 +73,7 @@ def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None
 
 @dataclass(frozen=True)
 class JobBatch:
-    """Jobs as the pool sends them; what several jobs have in common is sent once."""
+    """Jobs as the pool sends them to a worker; tensors that several jobs share are sent once."""
 
     models: list[tuple[TensorMessage | None, TensorMessage | None]]  # received, generic
     rows: list[tuple[Any, ...]]  # the other fields of each job, and the number of its models
@@ -131,7 +132,7 @@ class ReplyBatch:
         return cls(rows, None, [encode_message(group, 0, to) for group, to in parts])
 
     def decode(self) -> list[Reply]:
-        """Decode the replies, and delete their files."""
+        """Decode a worker's replies, and delete their files."""
         groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
         if self.stacked is not None:
             groups = self.stacked.decode(len(self.rows))
@@ -145,7 +146,7 @@ class ReplyBatch:
 
 
 def decode_and_delete(message: TensorMessage) -> Memory:
-    """Decode a message that no other process reads, and delete its file."""
+    """Decode a message of tensors that no other process reads, and delete its file."""
     groups = message.decode()
     message.delete()
     return groups
@@ -156,13 +157,13 @@ Layout = list[tuple[str, str, torch.Size, torch.dtype]]  # group and name, shape
 
 
 def describe_layout(groups: Memory) -> Layout:
-    """Return the group, name, shape and type of each tensor, in order."""
+    """Return the layout of groups of tensors: group, name, shape and type of each tensor, in order."""
     return [(g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items()]
 
 
 @dataclass(frozen=True)
 class StackedTensors:
-    """Groups of tensors with one layout as bytes: each tensor of all groups, one after the other.
+    """The tensors of several replies with one layout, as bytes: each tensor of all replies, one after the other.
 
     Every tensor is aligned like a new one, because rounding in matrix products may depend on this.
     """
@@ -172,7 +173,7 @@ class StackedTensors:
 
     @classmethod
     def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
-        """Encode groups of tensors with this layout, in a file at ``path`` if they are large."""
+        """Encode the tensors of replies with this layout, in a file at ``path`` if they are large."""
         parts = list[Tensor]()
         for group, name, _, _ in layout:
             stacked = torch.stack([one[group][name] for one in groups]).contiguous()
@@ -185,7 +186,7 @@ class StackedTensors:
         return cls(layout, str(path))
 
     def decode(self, count: int) -> list[Memory]:
-        """Return the ``count`` groups; delete the file, if there is one."""
+        """Decode the groups of tensors of ``count`` replies; delete their file, if there is one."""
         flat = self.read()
         found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
         begin = 0
@@ -199,7 +200,7 @@ class StackedTensors:
         return [{g: Tensors(part) for g, part in one.items()} for one in found]
 
     def read(self) -> Tensor:
-        """Read all bytes into one tensor; delete the file, if there is one."""
+        """Read the bytes of all replies into one tensor; delete their file, if there is one."""
         if isinstance(self.content, bytes):
             flat = torch.empty(len(self.content), dtype=torch.uint8)
             flat.numpy()[:] = np.frombuffer(self.content, np.uint8)
@@ -214,14 +215,14 @@ class StackedTensors:
 
 
 def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Tensors:
-    """Return the tensors of a message, decoded once for all jobs that share them."""
+    """Return the tensors of a message to a worker, decoded once for all jobs that share them."""
     if message is None:
         return Tensors()
     return cache.get(message.key, lambda: message.decode()["down"])
 
 
 class EncodeOnce(Generic[T]):
-    """Encodes tensors that many jobs share only once: ``encode(tensors, key)`` gets a unique key."""
+    """Encodes the tensors that many jobs share only once; ``encode(tensors, key)`` gets a unique key."""
 
     def __init__(self, encode: Callable[[Tensors, int], T]) -> None:
         self.encode, self.last_key = encode, 0
@@ -239,23 +240,23 @@ class EncodeOnce(Generic[T]):
         self.known.pop(id(tensors), None)
 
     def clear(self) -> list[T]:
-        """Forget all tensors; return their messages."""
+        """Drop all encoded tensors; return their messages."""
         encoded = [made for _, made in self.known.values()]
         self.known.clear()
         return encoded
 
 
 class TensorCache(Generic[K]):
-    """Keeps the tensors that a receiver decoded last, because many jobs of a round share them."""
+    """Keeps the tensors that a worker decoded last, because many jobs of a round share them."""
 
-    def __init__(self, size: int = 2) -> None:
-        self.size, self.known = size, OrderedDict[K, Tensors]()
+    def __init__(self) -> None:
+        self.known = OrderedDict[K, Tensors]()
 
     def get(self, key: K, decode: Callable[[], Tensors]) -> Tensors:
-        """Return the tensors of this key; decode them unless they are cached."""
+        """Return the decoded tensors with this key; decode them unless they are cached."""
         if key not in self.known:
             self.known[key] = decode()
-            while len(self.known) > self.size:
+            if len(self.known) > CACHED_MODELS:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)
         return self.known[key]
@@ -294,15 +295,15 @@ def pickle_for_children(value: object) -> bytes:
 
 
 def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
-    """Return the pickled or copied value and an empty reason, or None and the reason for the failure."""
+    """Try to pickle or copy a value; return the result and an empty text, or None and why it failed."""
     try:
         return copy(value), ""
     except Exception as error:  # an object of a user can raise anything
-        return None, str(error).strip().split("\n")[0] or type(error).__name__
+        return None, get_first_line(error)
 
 
 def is_main_importable() -> bool:
-    """Return True if children can import the main module: it is a script, not a notebook or prompt."""
+    """Return True if child processes can import the main module: a script, not a notebook or prompt."""
     return hasattr(sys.modules[MAIN], "__file__")
 
 
@@ -315,9 +316,8 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
         load_sources(sources or {})
         return pickle.loads(content)
     except Exception as error:  # importing a user's module can raise anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise EngineError(
-            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
+            f"the pool's workers cannot load this algorithm or model ({get_first_line(error)}); define it at the"
             ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
         ) from None
 
@@ -326,7 +326,7 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
 
 
 def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
-    """Return the error that names the innermost object that cannot be pickled."""
+    """Return the error for a plan that cannot be pickled; it names the innermost object at fault."""
     where, reason = find_unpicklable(value, "", dumps)
     where = where.removeprefix("config.")  # users give the algorithm itself
     return EngineError(
@@ -338,7 +338,7 @@ def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
 def find_unpicklable(
     value: object, where: str, copy: Copy, above: tuple[object, ...] = ()
 ) -> tuple[str, str]:
-    """Return the innermost part that ``copy`` (pickling or deepcopy) refuses, and why."""
+    """Find the innermost part of a value that ``copy`` (pickling or deepcopy) refuses; also return why."""
     chain = (*above, value)
     for name, part in list_parts(value, where) if len(chain) < MAX_DEPTH else ():
         known = any(part is other for other in chain)  # methods refer to their class
@@ -348,7 +348,7 @@ def find_unpicklable(
 
 
 def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
-    """Iterate over the parts that are pickled with a value, with the name of each in messages."""
+    """Iterate over the parts that are pickled with a value, with the name of each for error messages."""
     if isinstance(value, partial):  # the function that builds a user's model
         yield from ((where, part) for part in (value.func, *value.args))
     elif isinstance(value, dict):
@@ -368,7 +368,7 @@ def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
 
 
 def list_attributes(value: object, where: str) -> Iterator[tuple[str, object]]:
-    """Iterate over the attributes of an object; for a module, these include its layers."""
+    """Iterate over the attributes that are pickled with an object; those of a module include its layers."""
     own = dict(getattr(value, "__dict__", {}))
     if isinstance(value, nn.Module):
         for table in TORCH_TABLES:

@@ -1,4 +1,4 @@
-"""Storage on the clients' side: one memory file per training round of a client, and derived data.
+"""The store of client memories: one file per training round of a client, and data derived from its examples.
 
 A job of round t gets the newest memory *older than t*. So a job may safely run again after the
 server lost a round, run twice, or run in a worker whose driver has died: no messages are needed.
@@ -40,27 +40,27 @@ LONGEST_NAME = 192  # most disks allow 255 bytes, and some file names add to the
 
 
 def digest_memory(memory: Memory) -> str:
-    """Compute a digest of all tensors of a memory, with their names."""
+    """Compute the digest of a client's memory: of all its tensors, with their names."""
     flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
     return Tensors(flat).digest()
 
 
 class ClientStore(ABC):
-    """What jobs store and load where they run; files in ``scratch`` can be computed again."""
+    """Stores clients' memories where jobs run; files in its folder ``scratch`` can be computed again."""
 
     scratch: Path
 
     @abstractmethod
     def read_blob(self, client: str, before: int) -> bytes:
-        """Return the newest memory older than round ``before``, encoded; empty if there is none."""
+        """Return a client's newest memory older than round ``before``, encoded; empty if there is none."""
 
     @abstractmethod
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
-        """Store the encoded memory of round ``t``; an empty memory becomes an empty file."""
+        """Store a client's encoded memory of round ``t``; empty bytes mean an empty memory."""
 
     @contextmanager
     def saving_together(self) -> Iterator[None]:
-        """Allow writes inside the ``with`` block to be postponed; at its end, all memories are stored."""
+        """Allow the store to postpone writes inside the ``with`` block; at its end, all memories are stored."""
         yield
 
     def has_memories(self) -> bool:
@@ -73,19 +73,19 @@ class ClientStore(ABC):
         return decode_groups(blob, finite=False)[0] if blob else {}
 
     def save_memory(self, client: str, t: int, memory: Memory) -> str:
-        """Store what the client keeps after training in round ``t``; return its sha256 ("" if it is empty)."""
+        """Store a client's memory after training in round ``t``; return its sha256 ("" if it is empty)."""
         blob = encode_groups(memory) if memory else b""
         self.write_blob(client, t, blob)
         return hashlib.sha256(blob).hexdigest() if blob else ""
 
     def digest_memory(self, client: str, before: int) -> str:
-        """Compute a digest of what the client keeps; a digest may leave the board, the tensors may not."""
+        """Compute the digest of a client's newest memory older than round ``before``; only a digest may leave a board."""
         return digest_memory(self.load_memory(client, before))
 
     def load_derived_samples(
         self, client: str, name: str, scale: Scale, make: Callable[[], Samples]
     ) -> Samples:
-        """Return data that are computed once per client and stored in memory-mapped files.
+        """Return examples derived from a client's data, computed once and stored in memory-mapped files.
 
         If the files are lost or damaged, the data are computed again.
         """
@@ -103,7 +103,7 @@ class ClientStore(ABC):
 
 
 class FolderClientStore(ClientStore):
-    """Keeps memories in one folder, and data that can be computed again in another."""
+    """Keeps clients' memories in one folder, and data that can be computed again in another."""
 
     def __init__(self, memories: Path, scratch: Path) -> None:
         self.memory_folder, self.scratch = memories, scratch
@@ -130,7 +130,7 @@ class FolderClientStore(ClientStore):
 
     @contextmanager
     def saving_together(self) -> Iterator[None]:
-        """Write memories in threads during the ``with`` block; at its end, all are on disk.
+        """Write clients' memories in threads inside the ``with`` block; at its end, all are on disk.
 
         A disk writes several files at a time as fast as one.
         """
@@ -145,7 +145,10 @@ class FolderClientStore(ClientStore):
     def delete_old_memories(
         self, clients: Iterable[str], before: int, keep: int | None = None
     ) -> None:
-        """Delete memories that no job of round ``before`` or later can read, except those in ``keep``."""
+        """Delete clients' memories that no job of round ``before`` or later can read.
+
+        Keep also each client's newest memory older than round ``keep``.
+        """
         for client in clients:
             old = [t for t in self.list_rounds(client) if t < before][:-1]
             kept = max((t for t in old if keep is not None and t < keep), default=None)
@@ -154,7 +157,7 @@ class FolderClientStore(ClientStore):
                     self.memory_file(client, t).unlink(missing_ok=True)
 
     def check_names(self, clients: Iterable[str]) -> None:
-        """Raise FolderError if two clients would share a folder because the disk ignores case."""
+        """Raise FolderError if two clients' memories would share a folder because the disk ignores case."""
         known: dict[str, str] = {}
         for client in clients:
             other = known.setdefault(encode_folder_name(client).lower(), client)
@@ -173,7 +176,7 @@ class FolderClientStore(ClientStore):
         return self.client_folder(client) / f"{t:07d}"
 
     def list_rounds(self, client: str) -> list[int]:
-        """List the rounds that have a stored memory, in ascending order."""
+        """List the rounds of which a client has a stored memory, in ascending order."""
         folder = f"{self.memory_folder}/{encode_folder_name(client)}"
         try:
             names = os.listdir(folder)  # noqa: PTH208  # faster, and often there is none
@@ -183,7 +186,7 @@ class FolderClientStore(ClientStore):
 
 
 class Writers:
-    """Threads that write files, and the files that they have not written yet."""
+    """Threads that write clients' memories to disk."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.threads = threads
@@ -191,14 +194,14 @@ class Writers:
         self.waiting_bytes = 0
 
     def write(self, path: Path, content: bytes) -> None:
-        """Begin to write a memory; wait first if too many bytes wait to be written."""
+        """Start writing a client's memory; wait first if too many bytes are still to be written."""
         if self.waiting_bytes + len(content) > WAITING_BYTES:
             self.wait()
         self.waiting.append(self.threads.submit(write_atomically, path, content))
         self.waiting_bytes += len(content)
 
     def wait(self) -> None:
-        """Wait until all memories are written, or raise the first error."""
+        """Wait until all clients' memories are written, or raise the first error."""
         for future in self.waiting:
             future.result()
         self.waiting.clear()
@@ -214,7 +217,7 @@ def ignores_case(folder: Path) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def encode_folder_name(client: str) -> str:
-    """Encode a client's name as a unique folder name that is never empty, '..' or too long for a disk.
+    """Encode a client's name as the unique name of its folder, never empty, '..' or too long for a disk.
 
     Letters, digits, '-', '_' and '~' are kept. A long name is cut and ends in '%-' and a digest of the
     whole name; no other name contains '%-'.
@@ -233,7 +236,7 @@ def encode_npy(tensor: Tensor) -> bytes:
 
 
 def map_npy_file(path: Path) -> Tensor:
-    """Open the tensor in a ``.npy`` file; its pages are read on first use."""
+    """Map a ``.npy`` file of derived data as a tensor; its pages are read on first use."""
     # mode "c" (copy on write): torch needs a writable array, and the file cannot change
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 

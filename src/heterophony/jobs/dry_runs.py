@@ -1,4 +1,4 @@
-"""Dry runs: before a run starts, simulated replies show what is sent and which protections are possible."""
+"""Dry runs: before a run starts, simulated replies show which tensors are sent and which protections work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DUMMY_CLIENT = "0"
 
 
 def make_blank_targets(plan: Plan) -> Tensor:
-    """Make targets of blank examples; in a classification, one example of each class."""
+    """Make the targets of a dry run's blank examples; in a classification, one of each class."""
     if plan.task.name == "classification":
         return torch.arange(plan.federation.classes)
     y = plan.federation.y
@@ -37,7 +37,7 @@ def make_blank_targets(plan: Plan) -> Tensor:
 
 
 def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "") -> Plan:
-    """Make the plan of a single client with blank examples and these targets.
+    """Make the plan of a dry run: a single client with blank examples and these targets.
 
     If clients have different nets, it gets the net of the client ``like``; default: the server's.
     """
@@ -63,7 +63,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "
 def simulate_reply(
     plan: Plan, y: Tensor, batch: int | None = None, like: str = ""
 ) -> tuple[Reply, Tensors]:
-    """Run a client's first job on blank examples; return its reply and the tensors that it was sent."""
+    """Simulate a client's first reply, on blank examples; also return the tensors that the client received."""
     dry_plan = make_dry_plan(plan, y, batch, like)
     with temporary_folder() as folder, seeded(plan.seed, "trial"):
         store = FolderClientStore(folder / "clients", folder / "scratch")
@@ -80,7 +80,7 @@ ADVICE = {
 
 
 def check_merge(plan: Plan) -> None:
-    """Raise ConfigError if a protection does not support the algorithm's kind of merge."""
+    """Raise ConfigError if the algorithm's merge is not of the kind that a protection requires."""
     needed = {p.merge_kind: p for p in plan.protections if p.merge_kind != "any"}
     guarding = [p for p in plan.protections if p.guards_replies]
     if not needed and not guarding:
@@ -120,11 +120,14 @@ def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoRetur
 
 
 def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
-    """Raise ConfigError if the algorithm cannot merge a reply that only repeats what was sent."""
+    """Raise ConfigError if the algorithm cannot merge a round without replies.
+
+    Such a round has one reply, which repeats the tensors that the server sent.
+    """
     server = plan.create_initial_server()
     sent = plan.algorithm.send(server, plan.federation.clients[0])
     try:
-        merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
+        merge_simulated(plan, server, [Reply("", "train", sent, 0, 1.0)])
     except Exception:  # an algorithm may fail in any way on such a reply
         raise ConfigError(
             f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
@@ -133,14 +136,17 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
 
 
 def list_unprotected(plan: Plan) -> list[str]:
-    """List the tensors of a reply that are not a change of received tensors."""
+    """List the tensors of a reply that no protection covers: those that are no change of received ones."""
     replies, sent = simulate_replies(replace(plan, protections=()))
     moves = set(list_moves(replies[0].tensors, sent))
     return [k for k in replies[0].tensors if k not in moves]
 
 
 def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
-    """Make replies of clients with different examples, steps, weights and changes."""
+    """Simulate the replies of three clients with different examples, steps, weights and changes.
+
+    Also return the tensors that the clients received.
+    """
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     own = plan.federation.clients[:3]
     others = (name for name in ("b", "c", "d") if name not in own)  # if there are fewer than three
@@ -158,7 +164,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 
 
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
-    """Return True if the merge is of this kind.
+    """Return True if the algorithm's merge is of this kind.
 
     ``sum``: it depends only on the sum of changes. Otherwise: it ignores who sent which reply.
     """
@@ -171,11 +177,13 @@ def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent
             replace(r, tensors=other.tensors, samples=other.samples, metrics=other.metrics)
             for r, other in zip(replies, [*replies[1:], replies[0]], strict=True)
         ]
-    return are_close(merge(plan, server, replies), merge(plan, server, changed))
+    return are_servers_close(
+        merge_simulated(plan, server, replies), merge_simulated(plan, server, changed)
+    )
 
 
 def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
-    """Change the first two replies in opposite directions, so that the weighted sum stays the same."""
+    """Change two simulated replies in opposite directions, so that the weighted sum stays the same."""
     source = torch.Generator().manual_seed(len(replies))
     names = list_moves(replies[0].tensors, sent)
     shift = Tensors({k: 0.1 * torch.randn(sent[k].shape, generator=source) for k in names})
@@ -187,15 +195,15 @@ def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
     ]
 
 
-def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
+def merge_simulated(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
     """Merge simulated replies with the random draws of the server's round."""
     with seeded(plan.seed, "merge", server.t):
         return plan.algorithm.merge(server, replies)
 
 
-def are_close(a: Server, b: Server) -> bool:
-    """Return True if two states of the server are close in all tensors of the model and the memory."""
-    for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
+def are_servers_close(a: Server, b: Server) -> bool:
+    """Return True if two states of the server are close in all tensors of model and memory."""
+    for x, y in ((flatten_server(a), flatten_server(b)), (flatten_server(b), flatten_server(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:
                 return False
@@ -205,7 +213,7 @@ def are_close(a: Server, b: Server) -> bool:
     return True
 
 
-def flatten(server: Server) -> Tensors:
+def flatten_server(server: Server) -> Tensors:
     """Return all tensors of the server's model and memory, under unique names."""
     groups = {"model": server.model, **server.memory}
     return Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

@@ -1,4 +1,4 @@
-"""Evaluate the personal and the generic model on one client's own examples."""
+"""Evaluation: the personal and the generic model (P and G) on one client's examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Model = Callable[[Tensor], Tensor]
 
 
 def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> Reply:
-    """Measure P and G on the client's test and validation examples.
+    """Run an evaluation job: measure P and G on the client's test and validation examples.
 
     Each is the sum of the task's score over these examples; in a classification, this is the number of
     correct answers. ``loss/P`` is the mean loss on them; further metrics have names such as ``P/f1``.
@@ -48,12 +48,12 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
             models["G"] = models["P"]
         elif generic := build_generic_model(plan, job, client, client_store):
             models["G"] = generic
-    metrics = measure(plan, client, models, client.data.test)
+    metrics = measure_models(plan, client, models, client.data.test)
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
         held_out = place_samples(held_out, get_compute(), (job.client, "validation"))
         valid = {f"{k}_valid": model for k, model in models.items()}
-        metrics |= measure(plan, client, valid, held_out)
+        metrics |= measure_models(plan, client, valid, held_out)
     tested = len(client.data.test)
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
@@ -72,10 +72,10 @@ def build_generic_model(
     return partial(algorithm.generic, generic)
 
 
-def measure(
+def measure_models(
     plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
 ) -> dict[str, float]:
-    """Compute the score, the loss and all metrics of each model on a client's examples.
+    """Measure the score, the loss and all metrics of each model on a client's examples.
 
     A loss or metric that is undefined, for example because there are no examples, is left out.
     """
@@ -102,7 +102,7 @@ def measure(
 
 @dataclass
 class LossSum:
-    """Adds up losses in float64.
+    """Adds up the test losses of a model in float64.
 
     Batches have the same size on every device, so results are bit-identical.
     """
@@ -111,7 +111,7 @@ class LossSum:
     count: int = 0
 
     def add(self, plan: Plan, output_and_targets: tuple[Tensor, Tensor]) -> None:
-        """Add the losses of a client's examples.
+        """Add the losses of a batch of a client's test examples.
 
         A user's own loss is the mean over a mini-batch; it is weighted by the number of examples.
         """
@@ -127,12 +127,12 @@ class LossSum:
 
     @property
     def mean(self) -> float:
-        """The mean of the losses added so far; NaN if there are none."""
+        """The mean of the test losses added so far; NaN if there are none."""
         return self.total / self.count if self.count else nan
 
 
 def call_own_loss(loss: Criterion, output: Tensor, y: Tensor) -> float:
-    """Compute the user's own loss; return NaN if it fails in an evaluation, as without gradients."""
+    """Compute the user's own loss in an evaluation; return NaN if it fails there, as without gradients."""
     try:
         return float(loss(output, y))
     except Exception:  # the loss was tried before the run, so it works in training
@@ -147,7 +147,7 @@ def compute_scores(
     outputs: Mapping[Model, list[Tensor]] | None = None,
     losses: Mapping[Model, LossSum] | None = None,
 ) -> list[float]:
-    """Add up the task's score of each model over the examples; collect the models' outputs and losses.
+    """Add up the task's score of each model over a client's examples; collect outputs and losses.
 
     A model that is listed twice runs only once.
     """
@@ -228,7 +228,7 @@ def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool
 
 
 def cache_last_output(module: nn.Module) -> None:
-    """Make a module return its last output if input and weights have not changed."""
+    """Make a net's base return its last output if input and weights have not changed."""
     if find_record(module) is not None:  # unpacked inputs are new tensors in every call
         return
     compute = module.forward

@@ -16,11 +16,11 @@ from ..core.accelerator import Compute, computing, get_compute
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
 from ..core.client import Client, count_examples
 from ..core.errors import ConfigError
-from ..core.groups import is_small_and_plain, try_training
+from ..core.groups import find_fastest_training, is_small_and_plain
 from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
-from ..core.tasks import Criterion, Metric, Task, get_task
+from ..core.tasks import TASKS, Criterion, Metric, Task
 from ..core.tensors import Kind, Memory, Tensors, copy_net, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
@@ -42,7 +42,7 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that decides the result of a run.
+    """The plan of a run: everything that decides its result.
 
     Equal plans give results that are equal bit for bit, on every engine and with any number of workers.
     """
@@ -74,14 +74,11 @@ class Plan:
     attack: Attack = Attack()  # simulated malicious clients
     choose_by: Literal["P", "G"] = "P"  # validation score that determines the best round
     keep_best: bool = False  # keep the models of the best round on validation examples
-    patience: int | None = (
-        None  # evaluations without a better validation score before the run stops
-    )
-    # by name, if clients have different ones
+    # evaluations without a better validation score before the run stops
+    patience: int | None = None
+    # if clients have different nets: their builders by name, and the name of each client's net
     nets: Mapping[str, Callable[[], Net]] = field(default_factory=dict)
-    net_of: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the net of each client, if they differ
+    net_of: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = b""  # seeds the noise; never stored in a configuration or sent
 
     def __repr__(self) -> str:
@@ -90,13 +87,13 @@ class Plan:
 
     @property
     def algorithm_name(self) -> str:
-        """Return the algorithm's name in events and results."""
+        """The algorithm's name in events and results."""
         return self.name or get_algorithm_name(self.algorithm)
 
     @property
     def task(self) -> Task:
         """The task of the run."""
-        return get_task(self.federation.task)
+        return TASKS[self.federation.task]
 
     @cached_property
     def template(self) -> Net:
@@ -125,11 +122,11 @@ class Plan:
 
     @cached_property
     def plain_nets(self) -> tuple[Net, ...]:
-        """The nets of a run with different nets, without the parts that the algorithm adds."""
+        """If clients have different nets: all of them, without the parts that the algorithm adds."""
         return tuple(map(self.build_plain_net, self.nets.values()))
 
     def build_plain_net(self, build: Callable[[], Net]) -> Net:
-        """Build a net with the same initial weights as in a run with only this net."""
+        """Build a plain net, with the initial weights that it has in a run with only this net."""
         with seeded(self.seed, "init"):
             net = build()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -137,19 +134,19 @@ class Plan:
         return net
 
     def count_shared(self, net: Net) -> int:
-        """Count the numbers that a client with this net shares."""
+        """Count the entries of all shared tensors of a net."""
         tensors = net.state_dict()
         return sum(tensors[k].numel() for k in self.list_names(net, 0, "shared"))
 
     @cached_property
     def trains_in_groups(self) -> bool:
-        """Return True if clients with small plain nets may train together, once a check has shown the same bits."""
+        """Return True if the run has small plain nets, whose clients train together where the bits are the same."""
         used = (self.training, *self.training_of.values())
         return all(h.optimizer == "sgd" for h in used) and any(
             map(is_small_and_plain, self.templates.values())
         )
 
-    def try_training(self, compute: Compute) -> str:
+    def find_fastest_training(self, compute: Compute) -> str:
         """Return the fastest way to train with the same bits as autograd: "groups", "direct" or "autograd"."""
         name = next((c for c, n in self.federation.sizes().items() if n), None)
         if not compute.fast or compute.precision != "float32" or name is None:
@@ -161,7 +158,7 @@ class Plan:
                 samples = self.load_data(name, compute).train
                 net = compute.place_net(copy_module(self.get_template(name)))
                 how = self.get_training(name)
-                return try_training(net, self.loss or self.task.loss, how, samples)
+                return find_fastest_training(net, self.loss or self.task.loss, how, samples)
         finally:
             torch.set_num_threads(threads)
 
@@ -188,21 +185,21 @@ class Plan:
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial net or nets, including given tensors."""
-        return self.join_tensors(
+        """The digest of the initial net or nets, including given tensors."""
+        return self.join_net_tensors(
             Tensors(net.state_dict()) for net in self.templates.values()
         ).digest()
 
     @property
     def given(self) -> Tensors:
         """The tensors that were frozen when the run started: equal in every copy of a net, never sent."""
-        return self.join_tensors(
+        return self.join_net_tensors(
             Tensors(net.state_dict()).only(*self.list_names(net, 0, "given"))
             for net in self.templates.values()
         )
 
-    def join_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
-        """Join the tensors of all nets; if clients have different nets, prefix them with the net's name."""
+    def join_net_tensors(self, of_nets: Iterable[Tensors]) -> Tensors:
+        """Join the tensors of all initial nets; if clients have different nets, prefix them with the net's name."""
         parts = zip(self.templates, of_nets, strict=True)
         return Tensors({f"{n}|{k}" if n else k: v for n, part in parts for k, v in part.items()})
 
@@ -227,10 +224,10 @@ class Plan:
             for kind in ("shared", "personal")
         )
         average = personal if self.averages_personal else Tensors()
-        return self.complete(Server(0, self.federation.sizes(), model, average=average))
+        return self.complete_server(Server(0, self.federation.sizes(), model, average=average))
 
-    def complete(self, server: Server) -> Server:
-        """Return a server with the facts that a commit does not hold: the kind of each tensor."""
+    def complete_server(self, server: Server) -> Server:
+        """Add to a server's state what a commit does not hold: names of buffers, shapes of narrow nets."""
         shapes = dict[str, Mapping[str, tuple[int, ...]]]()
         if self.algorithm.needs_nets == "slices":
             of_net = {name: self.list_shapes(net) for name, net in self.templates.items()}
@@ -245,7 +242,7 @@ class Plan:
     def select_clients(
         self, t: int, clock: float = 0.0, available: Sequence[str] | None = None
     ) -> list[str]:
-        """Select the clients of round ``t``, which starts at ``clock`` of the simulated time.
+        """Select the clients of round ``t``, which starts at the simulated time ``clock``.
 
         ``available`` are the clients to which the engine can give a job; default: all.
         """
@@ -302,7 +299,7 @@ class Plan:
 
     @property
     def file_digests(self) -> dict[str, str]:
-        """SHA-256 of every file that decides availability or speeds."""
+        """The SHA-256 of every file of availability or speeds."""
         files = [getattr(self.faults.availability, "file", None), self.speeds.file]
         return {f: hash_file(f) for f in files if f}
 
@@ -320,7 +317,7 @@ class Plan:
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
-        """Return the kind of each tensor in a copy of an initial net; all copies of a round agree."""
+        """Return the kind of each tensor in a client's net, a copy of ``template``, from the cache of the round."""
         key = (id(template), t)
         if key not in self.kinds_of_round:
             for old in [k for k in self.kinds_of_round if k[1] != t]:
@@ -335,7 +332,7 @@ class Plan:
 
     @cached_property
     def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
-        """By number of examples: how clients can be evaluated in blocks without a change of any bit."""
+        """Cache of block evaluation: for each number of examples, the way that does not change any bit."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
@@ -356,7 +353,7 @@ class Plan:
         data = self.federation.data(client)
         if self.attack.is_active:
             data = self.attack.falsify_labels(data, client, self.federation.clients, self.seed)
-        compute.resident.serve(self.federation)
+        compute.resident.serve_federation(self.federation)
         return place_data(data, compute, client)
 
     def build_client(
@@ -470,7 +467,7 @@ def describe_selection(
 
 
 def describe_plan(plan: Plan) -> RunFacts:
-    """Collect the facts of a plan on which protections may depend."""
+    """Collect the settings of a plan on which protections may depend."""
     clients = len(plan.federation.clients)
     kind, rate = describe_selection(plan.algorithm, plan.participation, clients)
     return RunFacts(

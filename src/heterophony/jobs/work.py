@@ -15,9 +15,9 @@ from torch import Tensor
 from ..core.accelerator import (
     ON_CPU,
     Compute,
-    bring_back,
-    bring_back_memory,
     computing,
+    copy_memory_to_cpu,
+    copy_to_cpu,
     translate_device_errors,
 )
 from ..core.algorithm import Algorithm, Reply
@@ -36,7 +36,7 @@ from .plan import Job, Plan
 
 
 def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """On the server: add the protections' announcements to the tensors for each client."""
+    """On the server: add the tensors that protections announce to those for each client of the round."""
     out, cohort = dict(sent), list(sent)
     for protection in plan.protections:
         for client in cohort:
@@ -46,12 +46,12 @@ def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Te
 
 
 def split_announced(sent: Tensors) -> tuple[Tensors, Tensors]:
-    """Separate what the algorithm sent from what the protections announced."""
+    """Split received tensors into those of the algorithm and those that protections announced."""
     return sent.without(f"{PREFIX}*"), sent.below(PREFIX)
 
 
 def split_memory(memory: Memory) -> tuple[Memory, Memory]:
-    """Separate what the algorithm keeps on a client from what the protections keep there."""
+    """Split a client's memory into the algorithm's and the protections' part."""
     own = {k: v for k, v in memory.items() if not k.startswith(PREFIX)}
     return own, {k: v for k, v in memory.items() if k.startswith(PREFIX)}
 
@@ -87,7 +87,7 @@ def protect_reply(
 
 
 def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
-    """On the server: return the tensors of a reply as the algorithm made them on the client.
+    """On the server: undo the protections' encoding of a reply's tensors.
 
     Raise CodecError if no client with these protections could have sent them.
     """
@@ -98,14 +98,14 @@ def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
 
 
 def restore_reply(plan: Plan, reply: Reply, sent: Tensors) -> Reply:
-    """On the server: return a reply as the algorithm made it on the client."""
+    """On the server: undo the protections' encoding of a reply."""
     return replace(reply, tensors=restore_tensors(plan, reply.tensors, sent))
 
 
 def restore_replies(
     plan: Plan, replies: Sequence[Reply], sent: Mapping[str, Tensors]
 ) -> list[Reply]:
-    """On the server: restore the replies of a round; without protections, return them unchanged."""
+    """On the server: undo the protections' encoding of all replies of a round."""
     if not plan.protections:
         return list(replies)
     return [restore_reply(plan, r, sent[r.client]) for r in replies]
@@ -124,7 +124,7 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
         computing(compute if job.custom_work is None else ON_CPU),
         translate_device_errors(f"client {job.client}, round {job.t}"),
     ):
-        return do_job(plan, job, client_store)
+        return run_job(plan, job, client_store)
 
 
 def work_together(
@@ -154,7 +154,7 @@ def work_together(
 def train_together(
     plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute
 ) -> list[Reply]:
-    """Train several clients, in a meeting if their passes may run as one computation."""
+    """Run several training jobs; the clients meet if their passes may run as one computation."""
     if not compute.fast or not plan.trains_in_groups:
         return [work(plan, job, client_store, compute) for job in jobs]
     begun = time.perf_counter()
@@ -164,7 +164,7 @@ def train_together(
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
 
-def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
+def run_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     """Run one job on the current device, and measure its time."""
     begun = time.perf_counter()
     memory = client_store.load_memory(job.client, before=job.t)
@@ -188,7 +188,7 @@ def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
 
 
 def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tuple[Reply, Memory]:
-    """Train locally; return the reply to the server and the client's new memory."""
+    """Run a training job with protections; return the reply to the server and the client's new memory."""
     if not plan.protections:
         return train_unprotected(plan, job, memory, client_store)
     received, announced = split_announced(job.tensors)
@@ -201,16 +201,16 @@ def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tu
 def train_unprotected(
     plan: Plan, job: Job, memory: Memory, client_store: ClientStore
 ) -> tuple[Reply, Memory]:
-    """Train locally; return the algorithm's reply before protections, and the client's new memory."""
+    """Run a training job without protections; return the reply and the client's new memory."""
     client = plan.build_client(job, memory, client_store, choose_client(plan))
     update = train_locally(plan, job, client)
-    personal, samples = bring_back(client.stays()), len(client.data.train)
+    personal, samples = copy_to_cpu(client.stays()), len(client.data.train)
     metrics = {name: parse_metric(name, value) for name, value in client.metrics.items()}
     # after an adaptation, P measures a different model
     if plan.is_evaluated(job.t + 1) and not adapts_models(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]
-    kept = bring_back_memory(client.memory)
+    kept = copy_memory_to_cpu(client.memory)
     new_memory = {**kept, **({"net": personal} if personal else {})}
     aside = personal if needs_personal_average(plan, job, client_store) else Tensors()
     weight = samples if plan.weights == "samples" else 1
@@ -257,7 +257,7 @@ def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> b
 
 
 def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
-    """Run the algorithm on a client; return its update. Raise DivergedError if it is not finite."""
+    """Run ``Algorithm.local`` on a client; return its update. Raise DivergedError if it is not finite."""
     with (
         seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client),
         guard_examples(client),
@@ -275,16 +275,17 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower training.lr"
             )
-    return bring_back(update)
+    return copy_to_cpu(update)
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return True if no entry is NaN or infinite; the sum of finite ones may still be infinite."""
+    """Return True if no entry of a tensor is NaN or infinite."""
+    # the sum is faster, but that of finite entries may be infinite
     return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Evaluate a new client, train it for some rounds on its own data, and evaluate it again.
+    """Run the job of a new client: evaluate it, train it for some rounds on its own data, evaluate it again.
 
     Every round starts with the same tensors from the server and with the client's own memory.
     """
@@ -295,7 +296,7 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     for t in range(job.t, job.t + plan.effective_new_client_rounds):
         client = plan.build_client(replace(job, t=t), memory, client_store)
         train_locally(plan, replace(job, t=t), client)
-        memory = bring_back_memory({**client.memory, "net": state(client.net)})
+        memory = copy_memory_to_cpu({**client.memory, "net": state(client.net)})
     client_store.save_memory(job.client, job.t, memory)
     joined = replace(job, tensors=select_tensors_after_joining(plan.algorithm, job.tensors, memory))
     reply = evaluate(plan, joined, memory, client_store)

@@ -1,4 +1,4 @@
-"""The models: functions that build a ``Net`` from shape, number of classes and head depth."""
+"""The registry of models: functions that build a ``Net`` from shape, number of classes and head depth."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from ..core.own_modules import is_library_name, suggest_module_and_class
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
 
-MODULES = (
-    "convnets",
-    "resnets",
-    "sequences",
-)  # a model is named after its function in one of these
+MODULES = ("convnets", "resnets", "sequences")  # a model is a function in one of these
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR net)",
@@ -61,7 +57,7 @@ def get_model_builder(name: str) -> ModelBuilder:
 
 
 def find_model_name(name: str, key: str = "model.name") -> str:
-    """Return the registered name that matches, in any case; raise ConfigError if there is none."""
+    """Return the registered model that a name matches, in any case; raise ConfigError if there is none."""
     if is_library_name(name):
         raise ConfigError(
             f"{key}: {name} can only be the net of all clients; for different nets, build it in"
@@ -69,7 +65,7 @@ def find_model_name(name: str, key: str = "model.name") -> str:
         )
     full, sign, width = name.partition("@")
     if hint := suggest_module_and_class(full, "function"):
-        raise ConfigError(f"{key}: no '{full}' here; {hint}")
+        raise ConfigError(f"{key}: unknown name '{full}'; {hint}")
     found = find_name(MODEL_DESCRIPTIONS, full, key)
     if not sign:
         return found
@@ -83,6 +79,6 @@ def find_model_name(name: str, key: str = "model.name") -> str:
 
 
 def get_default_head_depth(build: ModelBuilder) -> int:
-    """Return the number of layers that the model's paper calls the head."""
+    """Return the number of layers in a model's head by default, as in its paper."""
     depth: int = signature(build).parameters["head_depth"].default
     return depth

@@ -10,8 +10,20 @@ from ..core.errors import ConfigError
 from ..core.net import Net
 
 
+def check_image_shape(model: str, shape: tuple[int, ...], least: int = 1, advice: str = "") -> None:
+    """Raise ConfigError unless the examples are images of at least ``least`` pixels on each side."""
+    if len(shape) != 3 or min(shape[1:]) < least:
+        size = f" of at least {least}x{least}" if least > 1 else ""
+        raise ConfigError(
+            f"model.name: {model} needs images{size}, not examples of shape {shape}{advice}"
+        )
+
+
 def build_net(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:
-    """Put ReLU between the linear layers; the last ``head_depth`` of them are the head."""
+    """Build a net from feature layers and linear layers with ReLU between; the last ones are the head.
+
+    ``head_depth`` is the number of linear layers in the head.
+    """
     if not 1 <= head_depth <= len(linears):
         raise ConfigError(
             f"model.head_depth: this model has heads of depth 1 to {len(linears)}, not {head_depth}"
@@ -31,8 +43,7 @@ def mlp(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 def digitsnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ConfigError(f"model.name: digitsnet needs images, not examples of shape {shape}")
+    check_image_shape("digitsnet", shape, 4)
     channels, height, width = shape
     features: list[nn.Module] = [
         *(nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
@@ -44,8 +55,7 @@ def digitsnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 def smallcnn(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ConfigError(f"model.name: smallcnn needs images, not examples of shape {shape}")
+    check_image_shape("smallcnn", shape, 4)
     channels, *sides = shape
     height, width = ((n + 3) // 4 for n in sides)  # halved twice, rounded up
     features: list[nn.Module] = [
@@ -58,11 +68,7 @@ def smallcnn(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 def convnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 16:
-        raise ConfigError(
-            f"model.name: convnet needs images of at least 16x16, not examples of shape {shape}; "
-            "use digitsnet (8x8) or mlp"
-        )
+    check_image_shape("convnet", shape, 16, "; use digitsnet (8x8) or mlp")
     channels, height, width = shape
     side = [((n - 4) // 2 - 4) // 2 for n in (height, width)]
     features: list[nn.Module] = [
@@ -75,10 +81,7 @@ def convnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 def convnet_small(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ConfigError(
-            f"model.name: convnet_small needs images of at least 4x4, not examples of shape {shape}"
-        )
+    check_image_shape("convnet_small", shape, 4)
     channels, height, width = shape
     features: list[nn.Module] = [
         *(nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
@@ -91,10 +94,7 @@ def convnet_small(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> 
 
 
 def pfakd_cnn(shape: tuple[int, ...], classes: int, head_depth: int = 2) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 24:
-        raise ConfigError(
-            f"model.name: pfakd_cnn needs images of at least 24x24, not examples of shape {shape}"
-        )
+    check_image_shape("pfakd_cnn", shape, 24)
     side = [(((n - 2) // 2 - 3) // 2 - 2) // 2 for n in shape[1:]]
     features: list[nn.Module] = [
         *(nn.Conv2d(shape[0], 16, 3), nn.MaxPool2d(2), nn.ReLU()),
@@ -107,10 +107,7 @@ def pfakd_cnn(shape: tuple[int, ...], classes: int, head_depth: int = 2) -> Net:
 
 
 def pfakd_fmnist(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3 or min(shape[1:]) < 12:
-        raise ConfigError(
-            f"model.name: pfakd_fmnist needs images of at least 12x12, not examples of shape {shape}"
-        )
+    check_image_shape("pfakd_fmnist", shape, 12)
     side = [((n - 4) // 2 - 2) // 2 for n in shape[1:]]
     features: list[nn.Module] = [
         *(nn.Conv2d(shape[0], 16, 5), nn.MaxPool2d(2), nn.ReLU()),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, get_first_line
 from ..core.own_modules import LIBRARIES
 
 Pretrained = bool | str | None
@@ -45,21 +45,20 @@ def build_library_net(
     module = import_module(library)
     make = {"timm": build_timm_net, "transformers": build_transformer}[library]
     try:
-        with quiet(library):
+        with silence_library(library):
             return make(module, net, shape, classes, pretrained).float()
     except ConfigError:
         raise
     except Exception as error:  # another package may raise anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ConfigError(f"model.name: {name} cannot be built: {reason}") from None
+        raise ConfigError(f"model.name: {name} cannot be built: {get_first_line(error)}") from None
 
 
 assert set(LIBRARIES) == {"timm", "transformers"}
 
 
 @contextmanager
-def quiet(library: str) -> Iterator[None]:
-    """Silence transformers inside the ``with`` block: it would warn of the new head."""
+def silence_library(library: str) -> Iterator[None]:
+    """Silence the transformers library inside the ``with`` block: it would warn of the new head."""
     if library != "transformers":
         yield
         return
@@ -92,7 +91,7 @@ def build_timm_net(
 
 
 def find_file(path: str) -> Path:
-    """Return the path of a checkpoint; raise ConfigError if there is none."""
+    """Return the path of the file that ``model.pretrained`` names; raise ConfigError if there is none."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"model.pretrained: there is no file {path}")
@@ -103,7 +102,7 @@ def find_file(path: str) -> Path:
 
 
 class TokenRows(nn.Module):
-    """Calls a net with rows of tokens, and with a mask of the tokens other than 0, which is padding."""
+    """Calls a transformers model with rows of tokens and the mask of those that are not padding (0)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -154,7 +153,7 @@ def build_transformer(
 
 
 def find_place(name: str) -> str:
-    """Return the path of a model's folder on this machine, or the name of its repository unchanged."""
+    """Return the folder of a transformers model on this machine, or its repository's name unchanged."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -164,10 +163,11 @@ def find_place(name: str) -> str:
 
 
 def make_missing_error(name: str, place: str, error: Exception) -> ConfigError:
-    """Return the error for a net that is not, or not completely, on this machine."""
+    """Return the error for a transformers model that is not, or not completely, on this machine."""
     if Path(place).is_dir():
-        reason = str(error).strip().split("\n")[0]
-        return ConfigError(f"model.name: transformers:{name} cannot be read: {reason}")
+        return ConfigError(
+            f"model.name: transformers:{name} cannot be read: {get_first_line(error)}"
+        )
     return ConfigError(
         f"model.name: transformers:{name} is not in the cache of Hugging Face on this machine; a run"
         f" downloads nothing: get it with 'hf download {place}', or give a folder that contains it, as in"

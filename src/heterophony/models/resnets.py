@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .convnets import build_net
+from .convnets import build_net, check_image_shape
 
 
 class NarrowBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
+    """A residual block: two 3x3 convolutions and a shortcut, a 1x1 convolution if the width changes."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -42,11 +42,8 @@ def make_conv(into: int, out: int, side: int, stride: int) -> nn.Conv2d:
 def build_resnet(
     shape: tuple[int, ...], classes: int, head_depth: int, widths: Sequence[int]
 ) -> Net:
-    """Build a stem of the first width, one block per width, and a linear layer."""
-    if len(shape) != 3:
-        raise ConfigError(
-            f"model.name: a residual net needs images, not examples of shape {shape}; use mlp"
-        )
+    """Build a residual net: a stem of the first width, one block per width, and a linear layer."""
+    check_image_shape("a residual net", shape, advice="; use mlp")
     stem = [make_conv(shape[0], widths[0], 7, 2), nn.BatchNorm2d(widths[0])]
     stages = [NarrowBlock(a, b) for a, b in pairwise([widths[0], *widths])]
     pooled = [nn.MaxPool2d(3, 2, padding=1), nn.ReLU()]
@@ -74,7 +71,7 @@ NormLayer = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution if the width changes."""
+    """A residual block like ``NarrowBlock``, with a choice of the normalisation layer."""
 
     def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()
@@ -94,10 +91,7 @@ class ResidualBlock(nn.Module):
 def resnet18(
     shape: tuple[int, ...], classes: int, head_depth: int = 1, norm: NormLayer = nn.BatchNorm2d
 ) -> Net:
-    if len(shape) != 3:
-        raise ConfigError(
-            f"model.name: resnet18 needs images, not examples of shape {shape}; use mlp"
-        )
+    check_image_shape("resnet18", shape, advice="; use mlp")
     stem = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
     blocks = [ResidualBlock(a, b, norm) for a, b in pairwise(widths)]
@@ -113,10 +107,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18_imagenet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 3:
-        raise ConfigError(
-            f"model.name: resnet18_imagenet needs images, not examples of shape {shape}; use mlp"
-        )
+    check_image_shape("resnet18_imagenet", shape, advice="; use mlp")
     if head_depth != 1:
         raise ConfigError(f"model.head_depth: this model has heads of depth 1, not {head_depth}")
     # pooling before ReLU gives the same values and gradients with a quarter of ReLU's work
@@ -134,6 +125,6 @@ def resnet18_imagenet(shape: tuple[int, ...], classes: int, head_depth: int = 1)
 
 
 def make_stage(into: int, out: int) -> nn.Sequential:
-    """Make two residual blocks, the first of which changes the width."""
+    """Make a stage of two residual blocks, the first of which changes the width."""
     widths: Sequence[tuple[int, int]] = ((into, out), (out, out))
     return nn.Sequential(*(NarrowBlock(a, b) for a, b in widths))

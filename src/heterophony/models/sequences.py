@@ -27,12 +27,17 @@ class CharacterEncoder(nn.Module):
         return out[:, -1]
 
 
-def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """Build the net, which reads and predicts the same set of characters."""
+def check_sequence_shape(model: str, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError unless the examples are sequences of integers."""
     if len(shape) != 1:
         raise ConfigError(
-            f"model.name: charlstm needs sequences of integers, not examples of shape {shape}"
+            f"model.name: {model} needs sequences of integers, not examples of shape {shape}"
         )
+
+
+def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
+    """Build an LSTM that reads and predicts the same set of characters."""
+    check_sequence_shape("charlstm", shape)
     return build_net([CharacterEncoder(classes)], [nn.Linear(256, classes)], head_depth)
 
 
@@ -50,11 +55,8 @@ class TokenEncoder(nn.Module):
 
 
 def tokenlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """Build the net, which reads and predicts the same set of tokens."""
-    if len(shape) != 1:
-        raise ConfigError(
-            f"model.name: tokenlstm needs sequences of integers, not examples of shape {shape}"
-        )
+    """Build an LSTM that reads tokens and predicts the next one at every position."""
+    check_sequence_shape("tokenlstm", shape)
     return build_net([TokenEncoder(classes)], [nn.Linear(128, classes)], head_depth)
 
 
@@ -135,9 +137,8 @@ class TextEncoder(nn.Module):
         tokens = tokens.long()
         shared = 1 + (tokens - 1) % (VOCABULARY - 1)  # the hashing trick; 0 stays for padding
         tokens = torch.where(tokens < VOCABULARY, tokens, shared)
-        known = (tokens != 0) | (tokens == 0).all(
-            1, keepdim=True
-        )  # so that an empty text has a mean as well
+        # an empty text must have a mean, too
+        known = (tokens != 0) | (tokens == 0).all(1, keepdim=True)
         x = self.embedding(tokens) + self.position
         for block in self.blocks:
             x = block(x, known[:, None, None, :])
@@ -158,8 +159,5 @@ def vit_tiny(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 
 def text_tiny(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    if len(shape) != 1:
-        raise ConfigError(
-            f"model.name: text_tiny needs sequences of token numbers, not examples of shape {shape}"
-        )
+    check_sequence_shape("text_tiny", shape)
     return build_net([TextEncoder(shape[0])], [nn.Linear(WIDTH, classes)], head_depth)

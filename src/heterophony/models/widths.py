@@ -16,11 +16,10 @@ KEPT = (nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers without parameters
 
 @dataclass(frozen=True)
 class NarrowBuilder:
-    """Builds the nets of another builder with narrower hidden layers."""
+    """Builds a model's net with narrower hidden layers, as ``convnet@0.5`` does."""
 
-    __wrapped__: Callable[
-        [tuple[int, ...], int, int], Net
-    ]  # its signature has the default depth of the head
+    # its signature has the default depth of the head
+    __wrapped__: Callable[[tuple[int, ...], int, int], Net]
     width: float
     name: str
 
@@ -29,7 +28,7 @@ class NarrowBuilder:
 
 
 def narrow_net(net: Net, width: float, name: str) -> Net:
-    """Return a net whose hidden layers keep only their first units: a fraction ``width`` of them."""
+    """Return a copy of a net whose hidden layers keep only the first ``width`` of their units, a fraction."""
     layers = [*net.base.children(), *net.head.children()]
     if not all(isinstance(m, (nn.Conv2d, nn.Linear, *KEPT)) for m in layers):
         raise ConfigError(f"model.name: {name} has only one width; choose convnet, smallcnn or mlp")

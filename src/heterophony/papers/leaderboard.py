@@ -25,7 +25,7 @@ from ..core.files import (
     is_file,
     read_json,
     read_text_file,
-    unpack,
+    unpack_archive,
     write_folder,
 )
 from ..core.own_modules import forget_module, is_own_code
@@ -114,7 +114,7 @@ def open_leaderboard(board: Path) -> Iterator[list[Entry]]:
     if archive is None:
         yield list_entries(board, [board])
         return
-    with unpack(archive) as folder:
+    with unpack_archive(archive) as folder:
         try:
             entries = list_entries(board, [folder, board])
         except FolderError as error:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from ..config.config import Config
-from ..config.nets import list_groups
+from ..config.nets import list_net_groups
 from ..config.reading import resolve_config
 from ..data.partitions import PerClientDirichlet
 from ..data.sources import SOURCES, DatasetSize
@@ -315,7 +315,7 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     if config.algorithm.pooled:
         participants, samples = 1, train * config.training.epochs
     samples *= participants * RELATIVE_WORK.get(config.algorithm_name, 1.0)
-    names = [group.name for group in list_groups(config.model)] or [str(config.model.name)]
+    names = [group.name for group in list_net_groups(config.model)] or [str(config.model.name)]
     counted = [count_flops(name, size.shape, size.classes) for name in names]
     training_flops, testing_flops = (fmean(flops) for flops in zip(*counted, strict=True))
     evaluated = 2 * test / config.evaluation.every  # G and P

@@ -1,7 +1,7 @@
 """Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round closes.
 
-The seed determines both, so they are the same for every algorithm and engine. A malicious client
-ignores the client's half of protections, so its reply is falsified after it has arrived.
+The seed decides who is malicious and what fails, so both are the same for every algorithm and engine. A
+malicious client ignores the client's half of protections, so its reply is falsified after it has arrived.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AttackKind = Literal["none", "sign_flip", "scaling", "noise", "label_flip", "lit
 
 @dataclass(frozen=True)
 class Attack:
-    """Which clients are malicious, and what they do. By default, none is."""
+    """Settings of a simulated attack: how many clients are malicious, and what they do."""
 
     kind: AttackKind = setting("none", "what malicious clients do")
     f: int = setting(
@@ -84,14 +84,16 @@ class Attack:
         t: int,
         seed: int,
     ) -> list[Reply]:
-        """Replace the changes in the replies of malicious clients."""
+        """Return the replies of a round, with the changes in those of malicious clients falsified."""
         bad = set(self.list_bad_clients(clients, seed)) if self.kind != "label_flip" else set()
         if not bad & {r.client for r in replies}:
             return list(replies)
         honest = [
             compute_moves(r.tensors, received[r.client]) for r in replies if r.client not in bad
         ]
-        hidden = hide_among(honest, len(replies)) if self.kind == "little_is_enough" else None
+        hidden = (
+            compute_hidden_change(honest, len(replies)) if self.kind == "little_is_enough" else None
+        )
         out = []
         for reply in replies:
             if reply.client in bad:
@@ -104,7 +106,7 @@ class Attack:
         return out
 
     def falsify_moves(self, moves: Tensors, key: tuple[object, ...]) -> Tensors:
-        """Return what a malicious client sends instead of its changes."""
+        """Return the changes that a malicious client sends instead of its own."""
         if self.kind == "sign_flip":
             return -1.0 * moves
         if self.kind == "scaling":
@@ -113,11 +115,11 @@ class Attack:
         return moves.map(lambda v: self.scale * torch.randn(v.shape, generator=source).double())
 
 
-def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
-    """Return the change of "A little is enough" (Baruch et al., NeurIPS 2019).
+def compute_hidden_change(honest: Sequence[Tensors], replies: int) -> Tensors:
+    """Compute the change that malicious clients send in "A little is enough" (Baruch et al., NeurIPS 2019).
 
-    It is close enough to the honest mean, in standard deviations, that enough honest changes are farther
-    away. Here the malicious clients know all honest changes, which is the worst case.
+    It is as many standard deviations below the honest mean as it can be while enough honest changes are
+    farther away. Here the malicious clients know all honest changes, which is the worst case.
     """
     if len(honest) < 2:
         return Tensors()
@@ -135,7 +137,7 @@ def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """How a round closed: its simulated seconds, and the positions of merged and late replies."""
+    """How a simulated round closed: its seconds, and the positions of merged and late replies."""
 
     seconds: float
     merged: tuple[int, ...]
@@ -166,28 +168,28 @@ class Faults:
 
     @property
     def is_unreliable(self) -> bool:
-        """True if a selected client's reply may be missing."""
+        """Return True if a selected client's reply may be missing."""
         return self.dropout > 0 or self.deadline is not None
 
     def get_availability_rule(self) -> Availability | None:
-        """Return the rule that decides which clients can be reached; None if all of them always can."""
+        """Return the rule that decides which clients are available; None if all always are."""
         given = self.availability
         return RandomAvailability(given) if isinstance(given, int | float) else given
 
     def list_reachable(self, t: int, clients: Sequence[str], now: float, seed: int) -> list[str]:
-        """List the clients that can be reached in round ``t``."""
+        """List the clients that are available in round ``t``."""
         rule = self.get_availability_rule()
         return [c for c in clients if rule is None or rule.reachable(c, t, now, seed)]
 
     def compute_idle_seconds(self, clients: Sequence[str], now: float, seed: int) -> float:
-        """Compute the length of a round without reachable clients: it closes when one becomes reachable."""
+        """Compute the simulated seconds of a round without available clients: it ends when one is available."""
         rule = self.get_availability_rule()
         waits = [rule.wait(c, now, seed) for c in clients] if rule else []
         soonest = min(waits, default=0.0)
         return soonest if soonest < inf else 0.0
 
     def has_dropped_out(self, t: int, client: str, seed: int) -> bool:
-        """Return True if the client, selected in round ``t``, sends no reply."""
+        """Return True if a client that is selected in round ``t`` drops out and sends no reply."""
         return draw_uniform(seed, "dropout", t, client) < self.dropout
 
     def count_needed_replies(self, asked: int) -> int:
@@ -197,7 +199,7 @@ class Faults:
         return self.quorum or 1
 
     def determine_round_end(self, arrivals: Sequence[float | None]) -> RoundEnd:
-        """Decide which replies are merged, given when each arrives (None: never).
+        """Decide when a simulated round closes and which replies are merged, by their arrival times (None: never).
 
         A round closes when all replies have arrived, or at the deadline. If the quorum is missing at
         the deadline, it closes with the reply that completes the quorum; if that never arrives, no
@@ -222,7 +224,7 @@ class Faults:
 def check_participation(
     faults: Faults, speeds: Speeds, participation: Participation, clients: Sequence[str]
 ) -> None:
-    """Raise ConfigError or DataError if faults, speeds and participation do not match each other or the clients."""
+    """Raise ConfigError or DataError if faults, speeds and participation contradict each other or the clients."""
     size = (
         participation.compute_sample_size(len(clients))
         if isinstance(participation, RandomParticipation)

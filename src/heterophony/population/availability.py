@@ -1,4 +1,4 @@
-"""When clients are available and how fast they are, by rules or from a file."""
+"""Simulated clients: when they are available and how fast they are, by rules or from a file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any, Literal
 from ..core.errors import ConfigError, DataError
 from ..core.files import JSON_LIMIT, read_regular_file
 from ..core.randomness import derive_seed, make_generator
-from ..core.settings import check_settings, setting
+from ..core.settings import CheckedSettings, check_settings, setting
 
 RowsByClient = dict[str, list[tuple[float, ...]]]
 
 
 def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
-    """Read each client's rows of numbers, in the order of ``columns``; an empty value is infinity.
+    """Read a file of availability or speeds: each client's rows of ``columns``; an empty value is infinity.
 
     CSV: a column ``client`` besides the others. JSON: an object that maps each client to a row or to
     a list of rows; each row is an array or an object.
@@ -38,13 +38,13 @@ def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     if not isinstance(content, dict):
         raise DataError(f"{file}: must be an object with an entry for each client")
     return {
-        str(c): [parse_row(file, c, r, columns) for r in list_rows(value)]
+        str(c): [parse_row(file, c, r, columns) for r in list_client_rows(value)]
         for c, value in content.items()
     }
 
 
 def hash_file(file: str) -> str:
-    """Compute the SHA-256 of a file."""
+    """Compute the SHA-256 of a file of availability or speeds."""
     return hashlib.sha256(read_file_bytes(file)).hexdigest()
 
 
@@ -59,7 +59,7 @@ def read_file_bytes(file: str) -> bytes:
 def group_csv_by_client(
     file: str, text: str, columns: Sequence[str]
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows of a CSV file by client; raise DataError if a column is missing."""
+    """Group the rows of a CSV file by its column ``client``; raise DataError if a column is missing."""
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
     if missing:
@@ -70,15 +70,15 @@ def group_csv_by_client(
     return rows
 
 
-def list_rows(value: Any) -> Iterable[Any]:
-    """List the rows of a client; its value may be a list of rows or a single row."""
+def list_client_rows(value: Any) -> Iterable[Any]:
+    """List a client's rows in a JSON file, where its value may be a list of rows or a single row."""
     if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
         return value
     return [value]
 
 
 def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
-    """Convert a client's row to numbers; raise DataError unless each is at least 0."""
+    """Convert a client's row in a file to numbers; raise DataError unless each is at least 0."""
     problem = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
         values = [given[c] for c in columns] if isinstance(given, dict) else given
@@ -96,26 +96,26 @@ TimeUnit = Literal["rounds", "seconds"]
 
 
 class Availability:
-    """Decides whether a client can be reached in round ``t``, at ``now`` of the simulated time."""
+    """A rule that decides whether a client is available in round ``t``, at ``now`` of the simulated time."""
 
     def __repr__(self) -> str:
         return type(self).__name__
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
-        """Return True if the client can be reached."""
+        """Return True if the client is available: it can be selected in round ``t``."""
         raise NotImplementedError
 
     def wait(self, client: str, now: float, seed: int) -> float:
-        """Return the simulated seconds until the client can be reached; 0 if the rule does not use time."""
+        """Return the simulated seconds until the client is available; 0 if the rule does not use time."""
         return 0.0
 
     def know(self, clients: Iterable[str]) -> None:
-        """Before a run, raise DataError if the rule does not match the run's clients."""
+        """Check the clients of a run before it starts; raise DataError if the rule does not match them."""
 
 
 @dataclass(frozen=True)
 class RandomAvailability(Availability):
-    """Each client can be reached with the same probability in every round."""
+    """Each client is available with the same probability in every round."""
 
     share: float
 
@@ -124,18 +124,15 @@ class RandomAvailability(Availability):
 
 
 @dataclass(frozen=True)
-class Diurnal(Availability):
-    """Each client can be reached during a part of every day; its day starts at a random time."""
+class Diurnal(CheckedSettings, Availability):
+    """Each client is available during a part of every day; its day starts at a random time."""
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
     unit: TimeUnit = setting("rounds", "unit of `period`: rounds or seconds")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def compute_time_of_day(self, client: str, when: float, seed: int) -> float:
-        """Compute how much of the client's day has passed, from 0 to 1."""
+        """Compute which fraction of the client's day has passed, from 0 to 1."""
         return (when / self.period + draw_uniform(seed, "day", client)) % 1
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
@@ -153,7 +150,7 @@ class Diurnal(Availability):
 
 @dataclass(frozen=True)
 class Trace(Availability):
-    """Clients in the file can be reached from ``start`` until just before ``end``; others always."""
+    """Clients in the file are available from ``start`` until just before ``end``; others always are."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
     unit: TimeUnit = setting("rounds", "unit of the file: rounds or seconds")
@@ -165,6 +162,7 @@ class Trace(Availability):
 
     @cached_property
     def intervals(self) -> RowsByClient:
+        """Each client's intervals of availability, as (start, end)."""
         return read_per_client_file(self.file, ("start", "end"))
 
     def know(self, clients: Iterable[str]) -> None:
@@ -189,7 +187,7 @@ class Trace(Availability):
 
 
 def draw_uniform(*key: object) -> float:
-    """Draw a number from [0, 1) that depends only on the key."""
+    """Draw a uniform number from [0, 1) that depends only on the key, such as seed, round and client."""
     return (derive_seed(*key) >> 10) / 2**53
 
 
@@ -199,7 +197,7 @@ MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any client, and s
 
 @dataclass(frozen=True)
 class Speeds:
-    """Seconds per example and bytes per second. By default, no time is simulated."""
+    """Simulated speeds of clients: seconds per example, bytes per second. By default, no time is simulated."""
 
     sample_seconds: float = setting(
         0.0, "seconds to train on one example", low=0, high=MAX_SECONDS_PER_UNIT
@@ -226,15 +224,16 @@ class Speeds:
 
     @property
     def simulates_time(self) -> bool:
-        """Return True if time is simulated."""
+        """Return True if the run simulates time."""
         return bool(self.sample_seconds or self.bytes_per_second or self.file)
 
     @cached_property
     def file_rows(self) -> RowsByClient:
+        """The speeds of the clients in the file, as one row for each."""
         return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
 
     def check_clients(self, clients: Iterable[str]) -> None:
-        """Before a run, raise DataError if the file does not match the run's clients."""
+        """Check the clients of a run before it starts; raise DataError if the file of speeds does not match them."""
         unknown = self.file_rows.keys() - set(clients)
         if unknown:
             raise DataError(f"{self.file}: there is no client '{min(unknown)}'")
@@ -251,7 +250,7 @@ class Speeds:
                 )
 
     def get_speed(self, client: str, seed: int) -> tuple[float, float]:
-        """Return a client's seconds per example and bytes per second, which are constant in a run."""
+        """Return a client's simulated seconds per example and bytes per second, constant in a run."""
         if client in self.file_rows:
             seconds, rate = self.file_rows[client][0]
             return seconds, rate
@@ -262,6 +261,6 @@ class Speeds:
     def compute_round_seconds(
         self, client: str, down: int, examples: int, up: int, seed: int
     ) -> float:
-        """Compute the seconds that a client needs to receive, train and send."""
+        """Compute the simulated seconds that a client needs to receive, train and send."""
         per_example, rate = self.get_speed(client, seed)
         return down / rate + examples * per_example + up / rate

@@ -1,4 +1,4 @@
-"""How the clients of a round are selected: by seed and round, in the same way for every algorithm."""
+"""Client selection: the clients of each round, by seed and round, the same for every algorithm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.settings import check_settings, setting
 
 
 class Participation(Protocol):
-    """An object that selects the clients of each round."""
+    """A selection rule: it selects the clients of each round."""
 
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
         """Return the clients of round ``t``, in client order; a client listed twice trains twice."""
@@ -49,7 +49,7 @@ class RandomParticipation:
         return self.select_among(t, clients, clients, seed)
 
     def compute_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
-        """Compute the probability of each client in one draw; they add up to 1."""
+        """Compute the probability with which each client is selected in one draw; they add up to 1."""
         return np.full(clients, 1 / clients)
 
     def select_among(
@@ -63,7 +63,7 @@ class RandomParticipation:
     def draw_positions(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], size: int, seed: int
     ) -> NDArray[np.int64]:
-        """Draw positions in the list of reachable clients."""
+        """Draw the clients of round ``t``: ``size`` positions in the list of reachable ones."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class Skewed(RandomParticipation):
         return np.asarray(p / p.sum())
 
     def draw_log_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
-        """Draw the logarithms of p, up to a constant; p itself may be too small for a float."""
+        """Draw the log-probabilities of all clients, up to a constant; a probability may be too small for a float."""
         draw = make_generator(seed, "skew")
         # Gamma(γ) is Gamma(γ + 1) times U^(1/γ); 1 - U is never 0
         whole, part = draw.gamma(self.gamma + 1, size=clients), 1 - draw.random(clients)
@@ -121,7 +121,7 @@ class Poisson(RandomParticipation):
     """
 
     def compute_rate(self, clients: int) -> float:
-        """Return the probability of each client; a count is the expected number of clients."""
+        """Return the probability with which each client is selected; a count is the expected number of clients."""
         rate = self.rate if self.count is None else self.compute_sample_size(clients) / clients
         return float(rate or 0.0)
 
@@ -152,7 +152,7 @@ class FunctionParticipation:
                 f"participation: the function fails in round {t} ({describe_failure(error)}); it must be"
                 " a function of (t, clients, seed)"
             ) from error
-        names = list_names(found)
+        names = list_returned_clients(found)
         places = {client: i for i, client in enumerate(clients)}
         for client in names:
             if not isinstance(client, str) or client not in places:
@@ -163,7 +163,7 @@ class FunctionParticipation:
         return sorted(names, key=places.__getitem__)
 
 
-def list_names(found: Any) -> list[Any]:
+def list_returned_clients(found: Any) -> list[Any]:
     """List the clients that a user's function returned: a list or an array; numbers become names."""
     plain = found.tolist() if hasattr(found, "tolist") else found
     if isinstance(plain, str) or not isinstance(plain, Sequence):
@@ -176,7 +176,7 @@ def list_names(found: Any) -> list[Any]:
 def select_from_reachable(
     rule: Participation, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
 ) -> list[str]:
-    """Select among the reachable clients; a user's own rule sees only these."""
+    """Select the clients of a round among the reachable ones; a user's own rule sees only these."""
     if not reachable:
         return []
     if isinstance(rule, RandomParticipation):

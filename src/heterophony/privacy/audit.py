@@ -79,7 +79,7 @@ class Snapshots:
         plan, sizes = self.plan, self.plan.federation.sizes()
         server = plan.create_initial_server()
         if t:
-            server = plan.complete(self.folder.load_commit(t, sizes))
+            server = plan.complete_server(self.folder.load_commit(t, sizes))
         for client in self.clients:
             if t:  # before the first round no client has a memory
                 memory = self.folder.client_store.load_memory(client, before=t)

@@ -1,4 +1,4 @@
-"""Protections by name: each is a class and one line here; configurations name it by ``kind``."""
+"""The registry of protections: one line for each class, which configurations name by ``kind``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROTECTION_CLASSES = {  # the kind that users write: its module and class
 
 
 def get_protection_class(kind: str) -> type[Protection]:
-    """Return the class of a kind of protection."""
+    """Return the class of a protection, given the ``kind`` that configurations use."""
     name = find_name(PROTECTION_CLASSES, kind, "protection.kind")
     module, class_name = PROTECTION_CLASSES[name].split(".")
     cls: type[Protection] = getattr(import_module(f".{module}", __name__), class_name)
@@ -35,7 +35,7 @@ def get_protection_class(kind: str) -> type[Protection]:
 
 
 def get_kind(protection: Protection) -> str:
-    """Return the name that configurations use for a protection."""
+    """Return the ``kind`` of a protection, as configurations name it."""
     cls = type(protection)
     path = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
     return next((k for k, p in PROTECTION_CLASSES.items() if p == path), cls.__name__)
@@ -53,7 +53,7 @@ def build_protections(given: object) -> tuple[Protection, ...]:
 
 
 def build_protection(table: Mapping[str, Any]) -> Protection:
-    """Build one protection from its table."""
+    """Build one protection from its table in a configuration."""
     settings = dict(table)
     kind = settings.pop("kind", None)
     if kind is None:
@@ -63,11 +63,11 @@ def build_protection(table: Mapping[str, Any]) -> Protection:
 
 
 def describe_protection(protection: Protection) -> dict[str, Any]:
-    """Return the table that ``build_protection`` reads, leaving out what TOML cannot express."""
+    """Return a protection's table for a configuration, without None, which TOML cannot express."""
     values = {f.name: getattr(protection, f.name) for f in list_settings(type(protection))}
     return {"kind": get_kind(protection), **{k: v for k, v in values.items() if v is not None}}
 
 
 def describe_protections(protections: Sequence[Protection]) -> dict[str, list[dict[str, Any]]]:
-    """Return the part of a configuration that lists the protections; empty if there are none."""
+    """Return the tables of all protections under the key ``protection``; empty if there are none."""
     return {"protection": [describe_protection(p) for p in protections]} if protections else {}

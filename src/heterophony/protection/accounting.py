@@ -40,10 +40,10 @@ def import_accounting() -> ModuleType:
 
 
 def make_event(noise: float, rate: float | None, steps: int) -> Any:
-    """Describe ``steps`` noisy sums to dp-accounting, each over a Poisson sample at this rate.
+    """Make dp-accounting's event for ``steps`` noisy sums, each over a Poisson sample at this rate.
 
-    ``noise`` is the standard deviation divided by the sensitivity. Without a rate, there is no
-    sampling that amplifies privacy.
+    ``noise`` is the standard deviation divided by the sensitivity. Without a rate, no
+    sampling amplifies privacy.
     """
     library = import_accounting()
     event = library.GaussianDpEvent(noise)
@@ -53,20 +53,20 @@ def make_event(noise: float, rate: float | None, steps: int) -> Any:
 
 
 def create_accountant(grid: float = GRID) -> Any:
-    """Create an accountant that adds up privacy losses on this grid."""
+    """Create dp-accounting's accountant, which adds up privacy losses on this grid."""
     library = import_accounting()
     return library.pld.PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
 
 
 def choose_grid(noise: float, steps: int) -> float:
-    """Choose a coarser grid if the noise is so small that privacy losses are huge."""
+    """Choose the grid of privacy losses: a coarser one for noise so small that losses are huge."""
     largest = steps / (2 * noise**2) + 8 * sqrt(steps) / noise  # about; sampling lowers it
     return max(GRID, largest / MAX_CELLS)
 
 
 @lru_cache(maxsize=1 << 12)
 def compute_epsilon(noise: float, rate: float | None, steps: int, delta: float) -> float | None:
-    """Compute ε for this δ; None if there is no noise and so no bound."""
+    """Compute the privacy loss ε of ``steps`` releases at this δ; None if there is no noise, so no bound."""
     if not steps:
         return 0.0
     if not noise:
@@ -78,7 +78,7 @@ def compute_epsilon(noise: float, rate: float | None, steps: int, delta: float) 
 
 @lru_cache(maxsize=1 << 8)
 def find_noise(epsilon: float, rate: float | None, steps: int, delta: float) -> float:
-    """Find the smallest noise, rounded up, with which ``steps`` releases spend at most ε."""
+    """Find the smallest noise, rounded up, with which ``steps`` releases have a privacy loss of at most ε."""
     found = import_accounting().calibrate_dp_mechanism(
         create_accountant,
         lambda noise: make_event(noise, rate, steps),
@@ -96,7 +96,7 @@ def find_noise(epsilon: float, rate: float | None, steps: int, delta: float) -> 
 def count_affordable(
     noise: float, rate: float | None, steps: int, delta: float, budget: float
 ) -> int:
-    """Count how many of ``steps`` releases stay within the budget."""
+    """Return how many of ``steps`` releases keep the privacy loss ε within the budget."""
     low, high = 0, steps
     while low < high:
         middle = (low + high + 1) // 2
@@ -111,14 +111,14 @@ def count_affordable(
 def draw_uniform(
     secret: bytes, purpose: str, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Draw numbers between 0 and 1 for a purpose, excluding both ends; each has 53 random bits."""
+    """Draw uniform numbers for a purpose from the secret, between 0 and 1, excluding both ends."""
     stream = hashlib.shake_256(len(secret).to_bytes(8, "big") + secret + purpose.encode())
     words = np.frombuffer(stream.digest(8 * count), "<u8") >> np.uint64(11)
     return (words.astype(np.float64) + 0.5) / 2.0**53
 
 
 def draw_normal_like(tensors: Tensors, secret: bytes, purpose: str) -> Tensors:
-    """Draw standard normal noise in float64, with the names and shapes of these tensors."""
+    """Draw standard normal noise from the secret, in float64, with the names and shapes of these tensors."""
     from scipy.special import ndtri  # type: ignore[import-untyped]  # slow to import
 
     def draw(name: str, shape: torch.Size) -> torch.Tensor:

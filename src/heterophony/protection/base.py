@@ -18,7 +18,7 @@ MergeKind = Literal["any", "symmetric", "sum"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts about a run's configuration on which a protection may depend."""
+    """The settings of a run on which a protection may depend."""
 
     rounds: int
     clients: int
@@ -34,7 +34,7 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """What the client's half of a protection knows about a reply before it leaves."""
+    """Information for a protection's ``leave`` about a reply that leaves the client."""
 
     client: str
     t: int
@@ -47,7 +47,7 @@ class Departure:
 
 
 class PrivacyPromise(NamedTuple):
-    """What ε and δ guarantee: for which unit, against whom, and how ε was computed."""
+    """The guarantee of differential privacy that ε and δ give: for which unit, and how ε is computed."""
 
     unit: str  # client or example: one more or less cannot be detected
     delta: float
@@ -55,7 +55,7 @@ class PrivacyPromise(NamedTuple):
 
 
 class Departed(NamedTuple):
-    """The tensors that leave the client, what the protection keeps there, and numbers to send."""
+    """The result of ``leave``: tensors to send, tensors to keep on the client, and metrics to send."""
 
     tensors: Tensors
     kept: Tensors = Tensors()
@@ -64,7 +64,7 @@ class Departed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """What the server's half of a protection knows about the replies of a round."""
+    """Information for a protection's ``gather`` about the replies of a round."""
 
     t: int
     received: Mapping[str, Tensors]  # client -> what the algorithm sent
@@ -75,7 +75,7 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The replies to merge, and the clients whose replies were left out or shortened."""
+    """The result of ``gather``: the replies to merge, and the clients whose replies were dropped or clipped."""
 
     replies: Sequence[Reply]
     filtered: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Gathered:
 
 @dataclass(frozen=True, repr=False)
 class Protection(CheckedSettings):
-    """A transformation of the tensors that are sent. Algorithms do not know about it.
+    """A protection: it transforms the tensors that clients send. Algorithms do not know about it.
 
     ``leave`` and ``arrive`` are a pair: what one writes, the other reads. If there are several
     protections, the client's halves run in the order of the list, the server's in reverse order.
@@ -91,9 +91,8 @@ class Protection(CheckedSettings):
 
     encodes: ClassVar[bool] = False  # whether it changes names, shapes or types of the sent tensors
     once_per_round: ClassVar[bool] = False  # whether a client must not reply twice in a round
-    guards_replies: ClassVar[bool] = (
-        False  # whether losses and metrics of training stay on the client
-    )
+    # whether losses and metrics of training stay on the client
+    guards_replies: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         """Return the name and the settings that differ from their defaults."""
@@ -103,17 +102,17 @@ class Protection(CheckedSettings):
 
     @property
     def is_identity(self) -> bool:
-        """Return True if the settings change nothing; then none of the protection's code runs."""
+        """Return True if the protection's settings change nothing; then none of its code runs."""
         return False
 
     @property
     def works_on_client(self) -> bool:
-        """Return True if the protection has a half on the client."""
+        """Return True if the protection runs code on the client."""
         return type(self).leave is not Protection.leave
 
     @property
     def merge_kind(self) -> MergeKind:
-        """The kind of ``merge`` required: any function, one that ignores who sent which reply, or a function of the sum."""
+        """What the algorithm's ``merge`` may depend on: anything, replies but not their senders, or only their sum."""
         return "any"
 
     @property
@@ -123,7 +122,7 @@ class Protection(CheckedSettings):
 
     @property
     def preserves_sensitivity(self) -> bool:
-        """Return True if, after ``gather``, a client still changes the sum only by its own change."""
+        """Return True if ``gather`` keeps each client's influence on the sum limited to its own change."""
         return type(self).gather is Protection.gather
 
     # Before the run -------------------------------------------------------------------------
@@ -135,25 +134,28 @@ class Protection(CheckedSettings):
         return ""
 
     def settle(self, run: RunFacts) -> tuple[Protection, int]:
-        """Return the protection with its settings for this run, and the number of rounds that the run may have."""
+        """Choose settings that depend on the run, such as noise for a target ε.
+
+        Return the protection with these settings, and the number of rounds that its privacy budget allows.
+        """
         return self, run.rounds
 
     # Privacy --------------------------------------------------------------------------------
     def promise(self, run: RunFacts) -> PrivacyPromise | None:
-        """Return what ε guarantees; None if the protection gives no differential privacy."""
+        """Return the guarantee of differential privacy; None if the protection gives none."""
         return None
 
     def spend(
         self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
     ) -> float | None:
-        """Return ε after this number of rounds; None if there is no bound.
+        """Compute the privacy loss ε after this number of rounds; None if there is no bound.
 
         ``before`` is ε before the last of them; ``replies`` are all replies of the last one.
         """
         return None
 
     def choose_client(self, secret: bytes) -> Callable[..., Client] | None:
-        """Return the constructor of clients that train, or None for the usual class."""
+        """Return the constructor of the clients that train; None for ``Client``."""
         return None
 
     # The halves -----------------------------------------------------------------------------
@@ -168,7 +170,7 @@ class Protection(CheckedSettings):
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
         """On the server: return the tensors of one reply as the algorithm expects them.
 
-        Raise CodecError if no client's half could have sent this.
+        Raise CodecError if ``leave`` cannot have sent them.
         """
         return sent
 

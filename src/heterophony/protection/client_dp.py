@@ -79,7 +79,7 @@ class ClientDP(base.Protection):
 
     # Accounting -----------------------------------------------------------------------------
     def get_rate(self, run: base.RunFacts) -> float | None:
-        """Return the sampling rate that amplifies privacy; None if the selection does not amplify it."""
+        """Return the sampling rate that amplifies privacy; None if the client selection does not amplify it."""
         return run.rate if run.participation_kind == "poisson" and self.where == "server" else None
 
     @property
@@ -130,6 +130,7 @@ class ClientDP(base.Protection):
 
     # The two halves -------------------------------------------------------------------------
     def leave(self, up: Tensors, kept: Tensors, departure: base.Departure) -> base.Departed:
+        """Clip the client's change; with ``where = "device"``, also add the noise."""
         moves = clip_moves(compute_moves(up, departure.received), self.clip, MARGIN)
         if self.where == "device" and self.noise:
             purpose = f"client noise|{departure.client}|{departure.t}"
@@ -157,6 +158,6 @@ class ClientDP(base.Protection):
 
 
 def clip_moves(moves: Tensors, clip: float, margin: float = 0.0) -> Tensors:
-    """Scale the changes, as one vector, to a norm of at most ``clip``."""
+    """Clip the norm of a client's changes, taken as one vector, to ``clip``."""
     norm, bound = compute_norm(moves), clip * (1 - margin)
     return moves * (bound / norm) if norm > bound else moves

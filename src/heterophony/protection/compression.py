@@ -20,7 +20,7 @@ LIMIT = 2.0**22  # limit for values: their units, and sums of two, then fit into
 
 
 def to_units(values: Tensor, what: str) -> Tensor:
-    """Round to whole numbers of units, as int64; raise DivergedError for values that are too large or NaN."""
+    """Round a change to whole units of 2^-40, as int64; raise DivergedError if it is too large or NaN."""
     if not bool((values.abs() < LIMIT).all()):  # also false for NaN
         raise DivergedError(
             f"{what}: a value is at least {LIMIT:g} or not finite; lower training.lr"
@@ -29,12 +29,12 @@ def to_units(values: Tensor, what: str) -> Tensor:
 
 
 def round_to_float32(units: Tensor) -> Tensor:
-    """Return the nearest float32 values; each is a whole number of units."""
+    """Convert units to the nearest float32 values, each of which is a whole number of units."""
     return (units.double() * UNIT).float()
 
 
 def from_float32(values: Tensor) -> Tensor:
-    """Return the units of float32 values from the network; raise CodecError if they are not whole units."""
+    """Convert received float32 values to units; raise CodecError if one is too large or not finite."""
     if not bool((values.abs() < 2 * LIMIT).all()):
         raise CodecError("a compressed tensor holds a value that is too large or not finite")
     return torch.round(values.double() / UNIT).to(torch.int64)
@@ -48,7 +48,7 @@ def keep_significant_bits(units: int, bits: int = 24) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Compression(Protection):
-    """Send every change in a short form, and remember the rest on the client.
+    """Compress every change before it is sent, and keep the remainder on the client (error feedback).
 
     All values are whole numbers of units, so that the sent and the remembered part add up to exactly the
     change. A subclass defines how one tensor is compressed and restored.
@@ -69,14 +69,14 @@ class Compression(Protection):
             parts = self.compress(name, units)
             rest[name] = units - self.count_units(parts, units.numel())
             del sent[name]
-            sent |= {make_name(part, name): v for part, v in parts.items()}
+            sent |= {make_part_name(part, name): v for part, v in parts.items()}
         return Departed(Tensors(sent), Tensors(rest))
 
     def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
         up = dict(sent)
         moves = {}
         for name, before in received.items():
-            keys = {part: make_name(part, name) for part in self.list_parts()}
+            keys = {part: make_part_name(part, name) for part in self.list_parts()}
             parts = {part: up.pop(key) for part, key in keys.items() if key in up}
             if not parts:
                 continue
@@ -95,25 +95,25 @@ class Compression(Protection):
         return is_movable(tensor, tensor)
 
     def list_parts(self) -> tuple[str, ...]:
-        """Return the names of the parts that one compressed tensor becomes."""
+        """Return the names of the parts of which a compressed tensor consists."""
         raise NotImplementedError
 
     def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
-        """Return the parts to send for the change of one tensor, given in units."""
+        """Compress the change of one tensor, given in units; return the parts to send."""
         raise NotImplementedError
 
     def count_units(self, parts: dict[str, Tensor], numel: int) -> Tensor:
-        """Return the units that these parts represent; raise CodecError if they are not valid."""
+        """Decompress the parts of one tensor to units; raise CodecError if they are not valid."""
         raise NotImplementedError
 
 
-def make_name(part: str, name: str) -> str:
+def make_part_name(part: str, name: str) -> str:
     """Return the name of a part of a compressed tensor in a reply."""
     return f"{PREFIX}{part}/{name}"
 
 
 def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int) -> Tensor:
-    """Return the named part; raise CodecError unless it has this type and length."""
+    """Return a part of a compressed tensor; raise CodecError unless it has this type and length."""
     found = parts.get(part)
     if found is None or found.dtype != dtype or tuple(found.shape) != (numel,):
         raise CodecError(f"a compressed tensor must have {numel} {part} of {dtype}")
@@ -121,7 +121,7 @@ def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int
 
 
 def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
-    """Return the units of a part that holds float32 values."""
+    """Return the units of a part of a compressed tensor that holds float32 values."""
     return from_float32(get_part(parts, part, torch.float32, numel))
 
 
@@ -161,17 +161,17 @@ class Quantize(Compression):
 
 
 def make_scale(units: int) -> Tensor:
-    """Return a number of units as the float32 tensor that is sent as a scale."""
+    """Return the scale of a quantised tensor, a number of units, as the float32 tensor to send."""
     return round_to_float32(torch.tensor([units]))
 
 
 def pack_signs(positive: Tensor) -> Tensor:
-    """Pack eight booleans into a byte."""
+    """Pack the signs of a quantised tensor into bytes, eight in each."""
     return torch.from_numpy(np.packbits(positive.numpy()))
 
 
 def unpack_signs(packed: Tensor, numel: int) -> Tensor:
-    """Unpack the booleans that ``pack_signs`` packed."""
+    """Unpack the signs that ``pack_signs`` packed."""
     return torch.from_numpy(np.unpackbits(packed.numpy(), count=numel)).bool()
 
 
@@ -200,7 +200,7 @@ class TopK(Compression):
         return all(r == 1 for r in (self.ratio, *self.ratios.values()))
 
     def get_ratio(self, name: str) -> float:
-        """Return the ratio of a tensor, from the first pattern that matches its name."""
+        """Return the fraction of a tensor that is sent, from the first pattern that matches its name."""
         found = [r for pattern, r in self.ratios.items() if matches_any(name, [pattern])]
         return float(found[0]) if found else self.ratio
 

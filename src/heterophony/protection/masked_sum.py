@@ -75,7 +75,7 @@ class MaskedSum(Protection):
         return Departed(Tensors({**rest, **masked}))
 
     def encode(self, values: Tensor, clients: int, name: str) -> Tensor:
-        """Convert to fixed-point integers; raise DivergedError if their sum over the clients could overflow."""
+        """Convert a change to fixed-point integers; raise DivergedError if the clients' sum could overflow."""
         scaled = values * 2.0**self.bits
         if not bool((scaled.abs() < LARGEST / clients).all()):
             raise DivergedError(
@@ -85,7 +85,7 @@ class MaskedSum(Protection):
         return torch.round(scaled).to(torch.int64)
 
     def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:
-        """Add up all replies, so that the masks cancel; give every reply the mean move."""
+        """Add up the masked replies, so that the masks cancel; give every reply the mean change."""
         if not replies:
             return Gathered([])
         missing = gathering.received.keys() - {r.client for r in replies}
@@ -98,7 +98,7 @@ class MaskedSum(Protection):
         whole = sum(r.weight for r in replies)
         mean = Tensors(
             {
-                k.removeprefix(MASKED): add_up([r.tensors[k] for r in replies]).double()
+                k.removeprefix(MASKED): add_masked([r.tensors[k] for r in replies]).double()
                 / (2.0**self.bits * whole)
                 for k in names
             }
@@ -111,8 +111,8 @@ class MaskedSum(Protection):
         return Gathered(out)
 
 
-def add_up(masked: Sequence[Tensor]) -> Tensor:
-    """Add int64 tensors modulo 2^64; the result does not depend on the order."""
+def add_masked(masked: Sequence[Tensor]) -> Tensor:
+    """Add up masked int64 tensors modulo 2^64; the result does not depend on the order."""
     out = masked[0].clone()
     for values in masked[1:]:
         if values.dtype != torch.int64 or values.shape != out.shape:
@@ -122,6 +122,6 @@ def add_up(masked: Sequence[Tensor]) -> Tensor:
 
 
 def draw_mask(key: tuple[object, ...], shape: torch.Size) -> Tensor:
-    """Draw uniform numbers modulo 2^64, which both clients of a pair can draw."""
+    """Draw the mask of a pair of clients: uniform numbers modulo 2^64, which both can draw."""
     words = make_generator(*key).integers(-(2**63), 2**63 - 1, shape, np.int64, endpoint=True)
     return torch.from_numpy(np.asarray(words))

@@ -31,18 +31,18 @@ from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFa
 WHERE = "protection.example_dp"
 TOLERANCE = 1e-3  # allowed difference of the mean of single gradients from the batch's gradient
 COUPLING_TOLERANCE = 1e-5  # allowed difference of one example's gradients in two batches
-SEARCHED_EXAMPLES = 50  # examples among which ``choose_examples`` chooses
+SEARCHED_EXAMPLES = 50  # examples among which ``choose_coupling_examples`` chooses
 
 
 class SingleGradients:
-    """The gradients of single examples, which Opacus computes in addition to those of the batch."""
+    """Clips the gradients of single examples, which Opacus computes besides those of the mini-batch."""
 
     def __init__(self) -> None:
         self.checked = False
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
-        """Clip the gradient of each example, over all parameters, and return the sum of all examples."""
-        singles = {k: get_single(p) for k, p in named.items()}
+        """Clip each example's gradient over all parameters; return the sum over the examples by parameter."""
+        singles = {k: get_single_gradients(p) for k, p in named.items()}
         found = {k: g for k, g in singles.items() if g is not None}
         if not self.checked:
             check_single_gradients(named, found)
@@ -59,7 +59,7 @@ class SingleGradients:
 
 @contextmanager
 def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
-    """Let Opacus compute the gradient of every example in the backward passes of the block."""
+    """Let Opacus compute the gradient of every example in backward passes inside the ``with`` block."""
     if find_spec("opacus") is None:
         raise ConfigError(f"{WHERE}: needs Opacus; install it with pip install 'heterophony[dp]'")
     from opacus import GradSampleModule  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -87,13 +87,13 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
                 del p.grad_sample
 
 
-def get_single(parameter: Tensor) -> Tensor | None:
-    """Return the gradients of a parameter by example, as Opacus stores them."""
+def get_single_gradients(parameter: Tensor) -> Tensor | None:
+    """Return a parameter's gradient for each example, as Opacus stores it; None if there is none."""
     return getattr(parameter, "grad_sample", None)
 
 
 def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError if the loss uses parameters outside of the layers that Opacus follows."""
+    """Raise ConfigError if the loss uses parameters outside of layers, where Opacus misses their gradients."""
     for name, p in named.items():
         if p.grad is None:
             continue
@@ -110,11 +110,11 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
 
 
 def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
-    """Raise ConfigError if examples of a batch depend on each other: clipping assumes that they do not.
+    """Raise ConfigError if the loss of an example depends on others in its batch, which DP-SGD rules out.
 
     The gradients of the same examples are compared in three small batches: unchanged, with the last
-    example replaced, and without the last example. The parameters are moved a little for this, because a
-    term may have no gradient where they are, such as one that keeps features close to those received.
+    example replaced, and without the last example. The parameters are moved a little for this: a term such
+    as a distance from received features may have no gradient where they are.
     """
     if len(samples) < 2:
         return
@@ -139,8 +139,8 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
 
 
 def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Make a small batch, and the same batch with its last example replaced by another."""
-    chosen, replacement = choose_examples(samples.labels[:SEARCHED_EXAMPLES])
+    """Make the two batches that ``check_uncoupled`` compares: they differ in their last example."""
+    chosen, replacement = choose_coupling_examples(samples.labels[:SEARCHED_EXAMPLES])
     x, y = samples.batch(torch.tensor(chosen))
     changed, label = samples.batch(torch.tensor([replacement]))
     if torch.equal(changed[0], x[-1]) and x.is_floating_point():
@@ -148,8 +148,8 @@ def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor,
     return (x, y), (torch.cat([x[:-1], changed]), torch.cat([y[:-1], label]))
 
 
-def choose_examples(labels: Tensor) -> tuple[list[int], int]:
-    """Choose two or three examples, the first and last of one class, and a replacement for the last.
+def choose_coupling_examples(labels: Tensor) -> tuple[list[int], int]:
+    """Choose the examples of ``make_batches``: the first and last have one class; also choose a replacement.
 
     If possible, the replacement has another class, so that a loss that counts the classes of a batch is
     detected.
@@ -180,12 +180,12 @@ def moved_parameters(named: Tensors) -> Iterator[None]:
 
 
 def compute_single_gradients(named: Tensors, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
-    """Return one row for each example: its gradient with respect to all parameters."""
+    """Return the gradient of each example with respect to all parameters, one per row."""
     loss(x, y).backward()
     rows = []
     parameters: list[Any] = list(named.values())
     for p in parameters:
-        single = get_single(p)
+        single = get_single_gradients(p)
         if single is not None and len(single) != len(y):
             raise ConfigError(
                 f"{WHERE}: a layer is called with {len(single)} rows for {len(y)} examples, so that"
@@ -217,6 +217,7 @@ class PrivateClient(Client):
 
     @property
     def steps(self) -> int:
+        """The number of steps in a round, also while the algorithm must not see the examples."""
         samples, self.data = self.data, self.private_data
         try:
             return super().steps
@@ -224,7 +225,7 @@ class PrivateClient(Client):
             self.data = samples
 
     def _run_pass(self, call: TrainingPass) -> None:
-        """Train with private gradients, for as many steps as ``Client`` would."""
+        """Run a training pass with private gradients, for as many steps as ``Client`` would."""
         check_allowed(call, self.training)
         super()._run_pass(call)
         if call.named:
@@ -234,6 +235,7 @@ class PrivateClient(Client):
     def _run_steps(
         self, call: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
+        """Run the steps of a training pass by DP-SGD; return the sum of losses and the number of steps."""
         named, how, total = call.named, call.how, self.count_steps(call)
         self.passes += 1  # two passes may have one name, and must not share their noise
         with single_gradients(self.net) as gradients:
@@ -253,7 +255,7 @@ class PrivateClient(Client):
         return loss_sum, total
 
     def count_steps(self, call: TrainingPass) -> int:
-        """Count the steps that ``Client`` would train."""
+        """Count the steps of a training pass, as many as ``Client`` would train."""
         how, epochs, steps = call.how, call.epochs, call.steps
         per_epoch = count_per_epoch(self.net, len(self.private_data.train), how)[1]
         if epochs is None and steps is None:
@@ -265,7 +267,7 @@ class PrivateClient(Client):
     def set_private_gradients(
         self, named: Tensors, loss: Loss, gradients: SingleGradients, batch: int, purpose: str
     ) -> float:
-        """Set every gradient to the noisy sum of clipped gradients, divided by the expected batch size."""
+        """Set each gradient to the noisy sum of clipped single gradients, divided by the expected batch size."""
         samples = self.private_data.train
         rate, value = min(1.0, batch / len(samples)), 0.0
         drawn = draw_uniform(self.secret, f"examples|{purpose}", len(samples)) < rate
@@ -289,7 +291,7 @@ class PrivateClient(Client):
 
 
 def check_allowed(call: TrainingPass, usual: Training) -> None:
-    """Raise ConfigError for passes whose steps the accounting does not cover."""
+    """Raise ConfigError for a training pass whose steps the privacy accounting does not cover."""
     if call.data is not None:
         raise ConfigError(
             f"{WHERE}: the algorithm trains on examples that it derived from others, so that one example"
@@ -303,7 +305,7 @@ def check_allowed(call: TrainingPass, usual: Training) -> None:
 
 
 class GuardedData:
-    """Replaces a client's data while its algorithm runs: only ``fit`` may use the examples."""
+    """Stands in for a private client's data while its algorithm runs: only ``fit`` may use the examples."""
 
     def __init__(self, data: ClientData) -> None:
         self.classes = data.classes
@@ -317,7 +319,7 @@ class GuardedData:
 
 @contextmanager
 def guard_examples(client: Client) -> Iterator[None]:
-    """If the client is a private one, forbid the use of examples outside of ``fit``."""
+    """Inside the block, refuse any use of a private client's examples outside of ``fit``."""
     if not isinstance(client, PrivateClient):
         yield
         return
@@ -349,7 +351,7 @@ class ExampleDP(Protection):
         return partial(PrivateClient, clip=self.clip, noise=self.noise, secret=secret)
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
-        """Pass on the upload; keep the client's total number of steps, and report it for the privacy accounting."""
+        """Send the reply unchanged, with the client's total number of steps for the privacy accounting."""
         before = int(kept["steps"]) if "steps" in kept else 0
         steps = before + int(departure.metrics.get(STEPS_METRIC, 0))
         return Departed(up, Tensors({"steps": torch.tensor(steps)}), {STEPS_METRIC: steps})

@@ -19,7 +19,7 @@ from .base import Gathered, Gathering, MergeKind, Protection
 
 @dataclass(frozen=True, repr=False)
 class CoordinateRule(Protection):
-    """Replace the changes of all replies by the result of a rule; every mean of the replies then equals it.
+    """Base of rules that combine the replies entry by entry; every reply then has the combined change.
 
     Other values that clients send, such as counts that become weights, are combined in the same way.
     """
@@ -54,12 +54,12 @@ class CoordinateRule(Protection):
         return Gathered(out)
 
     def combine_all(self, items: Sequence[Tensors]) -> Tensors:
-        """Combine the tensors of every name over the replies that have this name."""
+        """Combine the replies' tensors of each name, over the replies that have it."""
         names = sorted({k for item in items for k in item})
         return Tensors({k: self.combine_tensors([i[k] for i in items if k in i]) for k in names})
 
     def combine_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Combine the tensors with the same name; for integers, take the lower median."""
+        """Combine the replies' tensors of one name; for integers, take the lower median."""
         first = tensors[0]
         values = torch.stack([v.double() for v in tensors])
         if first.is_floating_point() and len(tensors) > 2 * self.f:
@@ -67,7 +67,7 @@ class CoordinateRule(Protection):
         return torch.sort(values, dim=0).values[(len(values) - 1) // 2].to(first.dtype)
 
     def combine(self, values: Tensor) -> Tensor:
-        """Combine values over the first dimension, which has one row per reply."""
+        """Combine the replies' values of one tensor, given one row per reply."""
         raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ class Krum(Protection):
                 " there are no distances; choose another protection"
             )
         rows = torch.stack([torch.cat([m[k].flatten() for k in names]) for m in moves])
-        scores = score_rows(rows, len(replies) - self.f - 2)
+        scores = compute_krum_scores(rows, len(replies) - self.f - 2)
         # equal scores: by content, so that the order of the replies does not matter
         order = sorted(range(len(replies)), key=lambda i: (scores[i], replies[i].tensors.digest()))
         chosen = set(order[: self.m or len(replies) - self.f])
@@ -164,8 +164,8 @@ class Krum(Protection):
         return Gathered(kept, left)
 
 
-def score_rows(rows: torch.Tensor, nearest: int) -> list[float]:
-    """Return the sum of squared distances of every row to its nearest others."""
+def compute_krum_scores(rows: torch.Tensor, nearest: int) -> list[float]:
+    """Return each reply's Krum score: the sum of squared distances to its nearest replies."""
     squares = torch.stack([(rows - row).square().sum(1) for row in rows])
     squares = torch.minimum(squares, squares.T)  # both are the same but for rounding
     return [float(torch.sort(row).values[1 : nearest + 1].sum()) for row in squares]

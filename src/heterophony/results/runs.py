@@ -15,7 +15,13 @@ from typing import Any
 
 from ..algorithms import get_display_name
 from ..core.errors import FolderError, HeterophonyError
-from ..core.files import find_archive, is_file, read_text_file, translate_disk_errors, unpack
+from ..core.files import (
+    find_archive,
+    is_file,
+    read_text_file,
+    translate_disk_errors,
+    unpack_archive,
+)
 from ..core.settings import flatten_config
 from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
@@ -152,7 +158,7 @@ def load_runs_at(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path,
     archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
     if archive is None:
         return load_readable_runs(find_started_folders(path), check)
-    with unpack(archive) as folder:
+    with unpack_archive(archive) as folder:
         loaded, problems = load_readable_runs(find_started_folders(path, folder), check)
     place = archive.parent.resolve()
     runs = [

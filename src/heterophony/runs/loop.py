@@ -43,7 +43,7 @@ def run_rounds(
         yield from record_events(folder, [round_events.make_start_event(plan, server, compute)])
         if plan.keep_best:
             folder.commit(server)
-    server, clock = plan.complete(server), read_simulated_clock(folder)
+    server, clock = plan.complete_server(server), read_simulated_clock(folder)
     spent = read_spent_epsilon(folder)
     while server.t < plan.rounds and not get_stop_reason():
         digests = folder.memory_digests
@@ -134,7 +134,7 @@ def finish_run(
     kept = events.find_kept_round(recorded)
     joined = server
     if kept is not None and kept != server.t:
-        joined = plan.complete(folder.load_commit(kept, plan.federation.sizes()))
+        joined = plan.complete_server(folder.load_commit(kept, plan.federation.sizes()))
     new = join_new_clients(plan, engine, joined)
     end = round_events.make_end_event(plan, folder.client_store, server, replies, seconds)
     if stopped:

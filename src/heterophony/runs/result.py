@@ -335,11 +335,11 @@ class Result:
         """The server's state after the round whose models are kept."""
         sizes, kept = self.plan.federation.sizes(), find_kept_round(self.events)
         if kept is not None:
-            return self.plan.complete(self._run_folder.load_commit(kept, sizes))
+            return self.plan.complete_server(self._run_folder.load_commit(kept, sizes))
         server = self._run_folder.load_newest_commit(sizes)
         if server is None:
             raise FolderError(f"{self.folder} has no trained model yet ({self.state})")
-        return self.plan.complete(server)
+        return self.plan.complete_server(server)
 
     def _build_model(self, client: str | None, memory: Memory, merge: bool) -> Model:
         """Build the personal model of a client, or the generic model if ``client`` is None."""

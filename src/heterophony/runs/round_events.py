@@ -179,7 +179,7 @@ def describe_compute(plan: Plan, compute: Compute) -> StartFields:
         found["deterministic"] = False
     if compute.precision != "float32":
         found["precision"] = compute.precision
-    found["training"] = plan.try_training(compute)
+    found["training"] = plan.find_fastest_training(compute)
     return found
 
 

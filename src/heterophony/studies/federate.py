@@ -17,7 +17,7 @@ from ..config.sections import DataSection, fill_data_defaults, list_rule_setting
 from ..core.errors import ConfigError, DataError, choose
 from ..core.scores import TaskName
 from ..core.settings import construct
-from ..core.status_line import name_slow_work
+from ..core.status_line import show_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
 from ..data.packing import find_packing_form, pack_examples
@@ -102,7 +102,7 @@ def federate(
             )
         federation = replace(federation, skew=resolve_skew(feature_skew, federation.x, seed))
     else:
-        with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
+        with show_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
             source, named = read_source_and_clients(data, path, request, client)
             if partition is None and named.names:
                 partition, count = Natural(), len(named.names) if clients is None else clients

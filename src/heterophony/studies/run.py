@@ -19,7 +19,7 @@ from ..algorithms import (
     get_algorithm_class,
     get_class_name,
 )
-from ..config.config import check_kind_chosen, settle_protections
+from ..config.config import check_participation_kind, settle_protections
 from ..config.nets import OwnModel
 from ..config.reading import resolve_config
 from ..config.sections import DEFAULT_RATE, DataSection, EngineSection
@@ -224,7 +224,7 @@ def make_spec(
         attack=how["attack"] or Attack(),
     )
     kind = {"kind": how["participation"]} if given_rule else None
-    check_kind_chosen(config.protections, kind)
+    check_participation_kind(config.protections, kind)
     own_model = None if isinstance(model, str) or names_every_model(model) else model
     own_metrics = None if named_metrics else metrics
     own = (own_model, how["loss"], own_metrics, training_of)

@@ -29,7 +29,7 @@ from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.net import Net, copy_module
 from ..core.own_modules import is_own_code
 from ..core.randomness import seeded
-from ..core.status_line import name_slow_work
+from ..core.status_line import show_slow_work
 from ..core.tasks import Criterion, MetricFunction
 from ..core.tensors import Tensors
 from ..core.training import Training, create_optimizer
@@ -357,7 +357,7 @@ def is_plain(value: object) -> bool:
 
 def read_federation(config: Config) -> Federation:
     """Read and partition the data of a configuration; show a status line if that takes long."""
-    with name_slow_work(f"reading {config.data.name}"):
+    with show_slow_work(f"reading {config.data.name}"):
         return config.build_federation()
 
 

@@ -21,8 +21,8 @@ def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
     return cosines
 
 
-def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
-    """Split two or more clients into two parts; return the part without the first one, and the largest cosine across.
+def bisect_clients(cosines: Tensor) -> tuple[list[int], float]:
+    """Split a cluster of clients in two; return the part without the first one, and the largest cosine across.
 
     Parts are joined in order of decreasing cosine until two are left: no other split makes the
     largest cosine between the two parts smaller.
@@ -39,8 +39,8 @@ def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
     return [i for i in range(n) if part[i] != part[0]], min(1.0, max(-1.0, across))
 
 
-def initialise(module: nn.Module) -> nn.Module:
-    """Draw new initial parameters for every layer that supports it; frozen ones are unchanged."""
+def reset_layers(module: nn.Module) -> nn.Module:
+    """Reset every layer of a module to new initial parameters; frozen parameters are unchanged."""
     kept = [(v, v.clone()) for m in module.modules() for v in list_frozen(m)]
     for m in module.modules():
         draw = getattr(m, "reset_parameters", None)
@@ -59,11 +59,11 @@ def list_frozen(layer: nn.Module) -> list[Tensor]:
     return [*frozen, *(layer.buffers(recurse=False) if whole else ())]
 
 
-def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
-    """Split examples into those to train on and those to hold out, spread evenly over the data.
+def hold_out_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
+    """Split a client's examples into those to train on and those to hold out, spread evenly.
 
-    The split is the same in every round. With fraction 0, or a single example, both parts are the
-    whole.
+    The split is the same in every round. With fraction 0, or a single example, both parts have all
+    examples.
     """
     steps = torch.arange(len(samples) + 1, dtype=torch.float64) * fraction + 1e-9
     chosen = steps.floor().diff() > 0
@@ -77,7 +77,7 @@ def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]
 
 @torch.no_grad()
 def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
-    """Compute the mean loss of the net with these tensors over all samples, in evaluation mode."""
+    """Compute the mean loss of a client's net with other tensors over these samples, in evaluation mode."""
     net, own = client.net.eval(), client.net.state_dict()
     tensors = Tensors({k: match_memory_format(v, own[k]) for k, v in tensors.items()})
     batches = samples.batches(250)
@@ -88,7 +88,7 @@ def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
 def compute_gains(
     client: Client, before: Tensors, candidates: Sequence[Tensors], samples: Samples, norm: str
 ) -> Tensor:
-    """Compute how much smaller each candidate's loss is than that of ``before``, per unit of distance.
+    """Compute how much each candidate model lowers the loss of ``before``, per unit of distance.
 
     The distance is the ``norm`` of the difference, "l1" or "l2". The gain is 0 for a candidate that
     equals ``before``, or is empty.

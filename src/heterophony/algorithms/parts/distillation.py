@@ -39,7 +39,7 @@ def find_stages(base: nn.Module) -> list[nn.Module]:
 
 
 def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the features, and the attention map of each stage: squared activations over channels."""
+    """Return a base's features and attention maps: each stage's squared activations over channels."""
     maps = list[Tensor]()
 
     def record_map(part: nn.Module, given: object, out: Tensor) -> None:
@@ -54,12 +54,12 @@ def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Ten
 
 
 def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
-    """Compute the mean squared difference of the attention maps, averaged over stages."""
+    """Compute the attention-transfer loss: the mean squared difference of maps, averaged over stages."""
     return sum_scalars(map(mse_loss, student, teacher)) / len(student)
 
 
 def make_teacher(net: Net) -> nn.Module:
-    """Make a teacher from the received base; its BatchNorm uses the statistics of the batch.
+    """Make a teacher for distillation from the received base; its BatchNorm uses the batch's statistics.
 
     The running statistics are those of one client, not of the generic model.
     """
@@ -69,15 +69,15 @@ def make_teacher(net: Net) -> nn.Module:
     return teacher
 
 
-def draw_again(net: nn.Module) -> None:
-    """Draw new initial weights for all layers that are not frozen."""
+def reset_unfrozen_layers(net: nn.Module) -> None:
+    """Reset the layers of a net to new initial parameters, except layers with frozen parameters."""
     for layer in net.modules():
         draw = getattr(layer, "reset_parameters", None)
         if draw is not None and all(p.requires_grad for p in layer.parameters(recurse=False)):
             draw()
 
 
-def diverge(out: Tensor, teacher: Tensor) -> Tensor:
+def compute_kl_divergence(out: Tensor, teacher: Tensor) -> Tensor:
     """Compute the KL divergence from a teacher's outputs, averaged over examples; the teacher gets no gradient."""
     goal = teacher.detach().softmax(1)
     return kl_div(out.log_softmax(1), goal, reduction="batchmean")
@@ -99,18 +99,19 @@ def compute_mmd(a: Tensor, b: Tensor) -> Tensor:
 
 
 def square_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Compute the squared distances of all pairs of rows, without matrix products, whose rounding makes zeros positive."""
+    """Compute the squared distances of all pairs of rows, exactly 0 for equal rows."""
+    # matrix products would round: equal rows could get a positive distance
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def make_generator(classes: int, width: int, noise: int, hidden: int) -> nn.Module:
-    """Make a net of two layers that maps noise and a label to features."""
+    """Make FedGen's generator: a net of two layers that maps noise and a label to features."""
     layers = {"inner": nn.Linear(noise + classes, hidden), "outer": nn.Linear(hidden, width)}
     return nn.ModuleDict(layers)
 
 
-def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
-    """Generate features for each label, with the generator's parameters ``w``."""
+def generate_features(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
+    """Generate features for each label with FedGen's generator, whose parameters are ``w``."""
     classes = w["inner.weight"].shape[1] - noise.shape[1]
     given = torch.cat([noise, one_hot(labels, classes).to(noise)], 1)
     hidden = linear(given, w["inner.weight"], w["inner.bias"]).relu()
@@ -118,7 +119,7 @@ def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
 
 
 def draw_labels(shares: Tensor, count: int) -> Tensor:
-    """Draw labels with probabilities proportional to ``shares``."""
+    """Draw labels for FedGen's generator, with probabilities proportional to ``shares``."""
     return torch.multinomial(shares, count, replacement=True)
 
 
@@ -135,7 +136,7 @@ def on_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """Settings of the generator's training: ``noise`` is the width of its noise, ``diversity`` a weight."""
+    """Settings of FedGen's generator training: ``noise`` is the width of its noise, ``diversity`` a weight."""
 
     steps: int
     batch: int
@@ -147,7 +148,7 @@ class GeneratorTraining:
 def train_generator(
     w: Tensors, heads: Tensors, labels: Tensor, how: GeneratorTraining, kept: Tensors
 ) -> tuple[Tensors, Tensors]:
-    """Train the generator so that the mean head recovers the labels; return its parameters and Adam's state."""
+    """Train FedGen's generator: the mean head must recover the labels. Return parameters and Adam's state."""
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
     assert weight is not None
@@ -155,18 +156,18 @@ def train_generator(
     with on_one_thread():
         for _ in range(how.steps):
             y, eps = draw_labels(labels, how.batch), torch.randn(how.batch, how.noise)
-            z = generate(w, y, eps)
+            z = generate_features(w, y, eps)
             loss = cross_entropy(linear(z, weight, bias), y)
             if how.diversity:
-                loss = loss + how.diversity * compute_likeness(z, eps)
+                loss = loss + how.diversity * compute_diversity_loss(z, eps)
             adam.zero_grad()
             loss.backward()
             adam.step()
     return w.map(lambda v: v.detach()), Tensors(adam.state())
 
 
-def compute_likeness(z: Tensor, eps: Tensor) -> Tensor:
-    """Measure how alike features of different noise are: 1 if they are equal, less otherwise."""
+def compute_diversity_loss(z: Tensor, eps: Tensor) -> Tensor:
+    """Compute FedGen's diversity loss: 1 if features of different noise are equal, less otherwise."""
     features = torch.cdist(z, z, p=1.0) / z.shape[1]
     noises = torch.cdist(eps, eps).square() / eps.shape[1]
     return (-noises * features).mean().exp()

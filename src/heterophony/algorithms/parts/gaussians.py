@@ -32,7 +32,7 @@ class GaussianHead(nn.Module):
 
     @torch.no_grad()
     def load(self, means: Tensor, covariance: Tensor) -> None:
-        """Replace the means and the covariance."""
+        """Load class means and covariance into the head."""
         self.means.copy_(means)
         self.covariance.copy_(covariance)
 
@@ -52,18 +52,18 @@ class ClassStatistics(nn.Module):
             self.scatter = nn.Parameter(torch.zeros(width, width))
 
     def read(self) -> Tensors:
-        """Return the statistics by name."""
+        """Return the feature statistics by name."""
         return Tensors({k: v.detach() for k, v in self.named_parameters()})
 
     @torch.no_grad()
     def move_halfway(self, statistics: Tensors) -> None:
-        """Move halfway towards these statistics."""
+        """Move the feature statistics halfway towards these."""
         for name, parameter in self.named_parameters():
             parameter.lerp_(statistics[name].to(parameter), 0.5)
 
 
-def collect_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
-    """Return shares of classes, sums of features by class, and their scatter around the class means.
+def collect_class_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
+    """Collect feature statistics: class shares, sums by class, and the scatter around class means.
 
     All are divided by the number of examples and computed in float64.
     """
@@ -74,6 +74,12 @@ def collect_statistics(z: Tensor, labels: Tensor, classes: int) -> Tensors:
     return Tensors({"shares": counts / n, "sums": sums / n, "scatter": around.T @ around / n})
 
 
+def collect_client_statistics(client: Client) -> Tensors:
+    """Collect the feature statistics of a client's training examples."""
+    data = client.data
+    return collect_class_statistics(client.features(), data.train.labels, data.classes)
+
+
 def fit_discriminant(
     own: Tensors,
     common: Tensors,
@@ -82,11 +88,11 @@ def fit_discriminant(
     covariance_examples: float,
     ridge: float,
 ) -> Tensors:
-    """Compute weight and bias of the discriminant from a client's and the common statistics, with the client's prior.
+    """Fit a linear discriminant to a client's and the common feature statistics, with the client's prior.
 
-    The common mean of a class counts as ``mean_examples`` examples, the common covariance as
-    ``covariance_examples``. A class without a common mean uses the mean of all features of the
-    client.
+    Return its weight and bias. The common mean of a class counts as ``mean_examples`` examples, the
+    common covariance as ``covariance_examples``. A class without a common mean uses the mean of all
+    features of the client.
     """
     common, counts = common.map(Tensor.double), counts.double()
     n, total = counts.sum(), (counts + mean_examples)[:, None]
@@ -106,7 +112,7 @@ def fit_discriminant(
 
 @torch.no_grad()
 def compute_discriminant(means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute weights and biases of the linear discriminant, without a prior."""
+    """Compute weight and bias of the linear discriminant of Gaussian classes, without a prior."""
     m, c = means.double(), covariance.double()
     variance = c.diagonal().mean()
     variance = torch.where(variance > 0, variance, 1.0)  # a single example has no variance
@@ -124,7 +130,7 @@ def compute_log_prior(data: ClientData) -> Tensor:
 def estimate_gaussian(
     z: Tensor, labels: Tensor, common: Tensor, ridge: float, at_least: int
 ) -> tuple[Tensor, Tensor]:
-    """Estimate class means, and the covariance of the features around them.
+    """Estimate a client's class means, and the covariance of the features around them.
 
     A class with fewer than ``at_least`` examples uses its ``common`` mean.
     """
@@ -138,8 +144,8 @@ def estimate_gaussian(
     return means, scatter + ridge * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
 
 
-def split_by_class(labels: Tensor) -> Tensor:
-    """Assign each example to one of two halves, so that each class is split evenly."""
+def halve_by_class(labels: Tensor) -> Tensor:
+    """Assign each example to one of two halves for cross-validation, so that each class is split evenly."""
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     first = (counts.cumsum(0) - counts)[labels[order]]
@@ -154,8 +160,8 @@ def get_gaussian_head(client: Client) -> GaussianHead:
     return head
 
 
-def get_common(client: Client) -> ClassStatistics:
-    """Return the statistics that the clients have in common, which are part of the client's net."""
+def get_statistics(client: Client) -> ClassStatistics:
+    """Return the feature statistics common to all clients, which are part of a client's net."""
     common = client.net.get_submodule("gaussian")
     assert isinstance(common, ClassStatistics)
     return common

@@ -1,7 +1,8 @@
-"""A hypernetwork on the server: hidden features of a client's embedding, and a linear layer per tensor it makes.
+"""A hypernetwork on the server: it makes each client's model from an embedding of the client.
 
-Its parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and ``made/NAME/weight``
-and ``made/NAME/bias`` for each tensor of the model. The biases start as the initial model and the
+Hidden layers turn the embedding into features, and a linear layer for each tensor of the model makes that
+tensor from them. The parameters are ``Tensors`` in the server's memory: ``mlp.0.weight``, …, and
+``made/NAME/weight`` and ``made/NAME/bias`` for each tensor. The biases start as the initial model and the
 weights at 0, so that a run starts as with FedAvg.
 """
 
@@ -48,7 +49,7 @@ def compute_features(w: Tensors, embedding: Tensor) -> Tensor:
 
 
 def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
-    """Generate the model of an embedding, with the names and shapes of ``like``."""
+    """Make the model of an embedding with a hypernetwork, with the names and shapes of ``like``."""
     z = compute_features(w, embedding)
 
     def make_tensor(name: str, v: Tensor) -> Tensor:
@@ -58,8 +59,10 @@ def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
     return Tensors({k: make_tensor(k, v) for k, v in like.items() if f"{MADE}{k}/bias" in w})
 
 
-def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]) -> Tensors:
-    """Compute the gradient of the hypernetwork from its clients' moves, averaged over clients.
+def compute_hypernetwork_gradient(
+    w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]]
+) -> Tensors:
+    """Compute the gradient of a hypernetwork from its clients' moves, averaged over clients.
 
     The ``move`` of a client is its received model minus its trained one. It replaces the
     gradient of the model in the chain rule.
@@ -90,21 +93,26 @@ class HypernetworkOnServer(Algorithm):
     )
     layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
-    def create(self, server: Server) -> Tensors:
-        """Create the hypernetwork; subclasses add the embeddings, or the net that makes them."""
-        return create_hypernetwork(server.learned, self.get_width(server), self.hidden, self.layers)
+    def create_parameters(self, server: Server) -> Tensors:
+        """Create the hypernetwork's parameters; subclasses add embeddings, or the net that makes them."""
+        return create_hypernetwork(
+            server.learned, self.get_embedding_width(server), self.hidden, self.layers
+        )
 
-    def get_width(self, server: Server) -> int:
-        """Return the width of an embedding."""
+    def get_embedding_width(self, server: Server) -> int:
+        """Return the width of a client's embedding."""
         return self.embedding or 1 + len(server.clients) // 4
 
-    def step(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
-        """Make one SGD step with momentum; running statistics are averaged as configured."""
-        w, learned = server.memory.get("hypernetwork") or self.create(server), list(server.learned)
+    def update_hypernetwork(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
+        """Make one SGD step of the hypernetwork from a round's replies; average running statistics."""
+        w, learned = (
+            server.memory.get("hypernetwork") or self.create_parameters(server),
+            list(server.learned),
+        )
         sent = {r.client: self.send(server, r.client).only(*learned) for r in replies}
         moves = [(r.client, sent[r.client] - r.tensors.only(*learned)) for r in replies]
         with on_one_thread():
-            slopes = compute_slopes(w, embed, moves)
+            slopes = compute_hypernetwork_gradient(w, embed, moves)
         norm = float(slopes.square().double().sqrt())
         slopes = slopes * min(1.0, LARGEST_NORM / max(norm, 1e-12))
         before = server.memory.get("momentum", slopes.zeros())

@@ -39,7 +39,7 @@ def find_linear_head(net: Net, name: str) -> nn.Linear:
 
 
 def multiply_weights(layers: list[nn.Linear]) -> Tensor:
-    """Multiply the weights of linear layers into one of outputs × features, ignoring the layers between them."""
+    """Multiply the weights of a head's linear layers into one, outputs × features; ignore activations."""
     product = layers[0].weight.detach()
     for layer in layers[1:]:
         product = layer.weight.detach() @ product
@@ -47,7 +47,7 @@ def multiply_weights(layers: list[nn.Linear]) -> Tensor:
 
 
 class ConditionalValve(nn.Module):
-    """Scale and shift features by a condition: the conditional valve of the paper."""
+    """GPFL's conditional valve: scales and shifts features by a condition."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ConditionalValve(nn.Module):
 
 
 class FixedDirections(nn.Module):
-    """Compute a logit for each class as the inner product of the features with its direction.
+    """A last layer with fixed class directions: a logit is the inner product with its direction.
 
     The directions follow from the sizes alone, so they are neither sent nor stored.
     """
@@ -77,7 +77,7 @@ class FixedDirections(nn.Module):
 
 
 class ProjectedFeatures(nn.Module):
-    """Project features, and scale them to one common length, which is learned."""
+    """A layer that projects features and scales them to one common length, which is learned."""
 
     def __init__(self, inputs: int, width: int, length: float) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ProjectedFeatures(nn.Module):
 
 
 class ScaledFeatures(nn.Module):
-    """Scale all feature vectors to the same length."""
+    """A layer that scales all feature vectors to the same length."""
 
     def __init__(self, length: float) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ScaledFeatures(nn.Module):
 
 
 def make_directions(features: int, classes: int) -> Tensor:
-    """Make a unit vector for each class.
+    """Make the fixed directions of the classes: a unit vector for each.
 
     With at least as many features as classes, all pairs have the same angle: a simplex, rotated at
     random, identically in every run. With fewer features the directions are random, and angles
@@ -116,7 +116,7 @@ def make_directions(features: int, classes: int) -> Tensor:
 
 
 def find_last_linear(net: Net, replaced: bool) -> tuple[str, nn.Linear]:
-    """Return the head's last linear layer and its name; if it is to be replaced, it must not be frozen."""
+    """Find a head's last linear layer; return its name and the layer. If ``replaced``, it must not be frozen."""
     head = net.get_submodule("head")
     found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
     if not found:
@@ -137,8 +137,7 @@ def cut_last_linear(net: Net) -> tuple[nn.Module, nn.Linear]:
     name, last = find_last_linear(net, True)
     if not name:
         return nn.Identity(), last
-    parent, _, child = f"head.{name}".rpartition(".")
-    net.get_submodule(parent).add_module(child, nn.Identity())
+    net.set_submodule(f"head.{name}", nn.Identity())
     return net.get_submodule("head"), last
 
 
@@ -150,8 +149,7 @@ def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
     name, last = find_last_linear(net, fixed)
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
     scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
-    parent, _, child = f"head.{name}".rstrip(".").rpartition(".")
-    net.get_submodule(parent).add_module(child, scaled)
+    net.set_submodule(f"head.{name}".rstrip("."), scaled)
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ Blocks = Sequence[ParameterBlocks]
 
 
 def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
-    """Split every learned parameter, except those of the gate, into blocks, in the net's order."""
+    """Split every trained parameter of a net into blocks for pFedGate, except those of the gate."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
     for name, p in net.named_parameters():
@@ -186,10 +184,10 @@ def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
 
 
 def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tensor, float]:
-    """Select the blocks to keep: the first of every tensor, and the most important that fit the budget.
+    """Select the blocks that pFedGate keeps: the first of every tensor, and the most important that fit.
 
-    ``budget`` is the fraction of all but the first blocks, for linear layers and for other layers
-    separately. Also return the fraction of the model that is kept.
+    ``budget`` is the fraction of the other blocks that may be kept, in linear layers and in other layers
+    separately. Return a mask of the blocks, and the fraction of the model that is kept.
     """
     flat = [(b.in_linear_layer, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
     keep = [not later for _, later, _ in flat]
@@ -207,7 +205,7 @@ def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tenso
 
 
 def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Tensor) -> Tensor:
-    """Return the net's output with every block of ``w`` scaled by its gate."""
+    """Return a net's output with every block of its parameters ``w`` scaled by its gate."""
     scaled, at = dict(w), 0
     for b in cut:
         sizes = gates.new_tensor(b.sizes, dtype=torch.int64)
@@ -218,7 +216,7 @@ def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Ten
 
 
 class SwitchableNorm(nn.Module):
-    """Normalise by a learned mixture of the statistics of channel, image and batch."""
+    """A normalisation layer with a learned mixture of the statistics of channel, image and batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -247,7 +245,7 @@ class SwitchableNorm(nn.Module):
 
 
 class GatingLayer(nn.Module):
-    """Compute two numbers in (0, 1) per block and example: its importance and its scale."""
+    """pFedGate's gate: computes two numbers in (0, 1) per block and example, its importance and its scale."""
 
     def __init__(self, shape: tuple[int, ...], gates: int, separate: bool) -> None:
         super().__init__()
@@ -264,12 +262,12 @@ class GatingLayer(nn.Module):
 
 
 def pack_bits(flags: Tensor) -> Tensor:
-    """Pack a flat tensor of flags into bytes, the first flag in the lowest bit."""
+    """Pack a flat tensor of flags into bytes for sending, the first flag in the lowest bit."""
     rows = torch.cat([flags, flags.new_zeros(-len(flags) % 8)]).view(-1, 8)
     values = flags.new_tensor([1 << i for i in range(8)], dtype=torch.uint8)
     return (rows * values).sum(1, dtype=torch.uint8)
 
 
 def unpack_bits(packed: Tensor) -> Tensor:
-    """Return the flags that were packed, followed by up to seven unset ones."""
+    """Unpack the flags of ``pack_bits``; up to seven unset ones follow them."""
     return torch.from_numpy(np.unpackbits(packed.numpy(), bitorder="little")).bool()

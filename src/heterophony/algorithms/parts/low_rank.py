@@ -33,7 +33,7 @@ FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # names of A and B
 
 
 class LowRankParametrization(nn.Module):
-    """Replace W by W + s B A, read row by row; the product is cached while A and B do not change."""
+    """FedDecomp's parametrisation of a weight W as W + s B A; caches the product while A and B do not change."""
 
     def __init__(self, weight: Tensor, unit: int, scale: float) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LowRankParametrization(nn.Module):
         return match_memory_format(weight + self.compute_low_rank().view(weight.shape), weight)
 
     def compute_low_rank(self) -> Tensor:
-        """Return s B A, from the cache if A and B have not changed."""
+        """Compute the low-rank part s B A of a weight, or return it from the cache if A and B are unchanged."""
         a, b = self.a, self.b
         trains = torch.is_grad_enabled() and a.requires_grad
         # an inference tensor has no version; what torch.export traces must not be cached
@@ -70,23 +70,23 @@ def add_low_rank(layer: nn.Linear | nn.Conv2d, unit: int, scale: float) -> None:
 
 
 def compute_full_rank_distance(a: Tensors, b: Tensors) -> float:
-    """Compute the distance between two states of the full-rank part."""
+    """Compute the distance of a net's full-rank part from the state ``b``."""
     return float((a.without(*FACTOR_PATTERNS) - b).square().sqrt())
 
 
 def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
-    """Return the logits of the full-rank part only; the net itself is not changed."""
+    """Return a net's logits without its low-rank part; the net itself is not changed."""
     alone = params(net).map(Tensor.detach)
     return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
 
-def remember_factors(client: Client) -> Tensors:
-    """Return the factors that the client had before its first round; store them in that round."""
+def get_first_factors(client: Client) -> Tensors:
+    """Return the low-rank factors that a client had before its first round; store them in that round."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 
-def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
-    """Measure how far the full-rank part moved, and average the distances of the low-rank parts."""
+def measure_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
+    """Measure how far FedDecomp's full-rank part moved, and average how far the low-rank parts did."""
     moved = compute_full_rank_distance(after.learned, after.memory["first"])
     kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
     means = {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
@@ -95,7 +95,7 @@ def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]
 
 @torch.no_grad()
 def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
-    """Measure how far the low-rank part moved: s B A, B A, and A and B themselves."""
+    """Measure how far a client's low-rank part moved: s B A, B A, and A and B themselves."""
     squares = dict.fromkeys(("effective", "unscaled", "factors"), 0.0)
     for name, part in net.named_modules():
         if isinstance(part, LowRankParametrization):
@@ -120,7 +120,7 @@ def split_training(client: Client, own_epochs: int | None) -> tuple[Training, Tr
 
 
 def check_own_epochs(own_epochs: int | None, training: Training) -> None:
-    """Raise ConfigError if the part trained first has more epochs than local training."""
+    """Raise ConfigError if FedDecomp's part trained first has more epochs than local training."""
     if own_epochs is not None and training.steps is None and own_epochs > training.epochs:
         raise ConfigError(
             f"algorithm.own_epochs: {own_epochs} is more than training.epochs = {training.epochs}; lower it,"
@@ -144,7 +144,7 @@ class LoRAAlgorithm(Algorithm):
 
 
 class DualAdapter(nn.Module):
-    """A layer with a common and a personal low-rank update, mixed example by example.
+    """FedDPA's layer with a common and a personal LoRA update, mixed example by example.
 
     ``mix`` is the share of the personal update, per example or for all; None leaves it out.
     """
@@ -178,7 +178,7 @@ def list_lora_layers(net: Net, what: str) -> dict[str, LoRALinear | LoRAConv2d]:
 
 
 def draw_adapter(layer: LoRALinear | LoRAConv2d, rank: int) -> None:
-    """Give the layer a new adapter of this rank: A is drawn, B is 0."""
+    """Replace a layer's LoRA adapter by a new one of this rank: A is drawn, B is 0."""
     a, b = layer.lora_A, layer.lora_B
     drawn = nn.init.kaiming_uniform_(torch.empty(rank, *a.shape[1:]), a=5**0.5)
     layer.lora_A = nn.Parameter(drawn.to(a))
@@ -189,14 +189,13 @@ def add_personal_adapters(net: Net) -> Net:
     """Add a second, personal adapter to every layer that has a low-rank adapter."""
     layers = list_lora_layers(net, "feddpa adds a second adapter to")
     for path, layer in layers.items():
-        parent, _, name = path.rpartition(".")
-        setattr(net.get_submodule(parent), name, DualAdapter(layer))
+        net.set_submodule(path, DualAdapter(layer))
     return net
 
 
 @contextmanager
-def mixing(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
-    """Set the share of the personal adapters inside the ``with`` block."""
+def mixing_adapters(net: nn.Module, mix: Tensor | None) -> Iterator[None]:
+    """Set the share of FedDPA's personal adapters inside the ``with`` block."""
     layers = [m for m in net.modules() if isinstance(m, DualAdapter)]
     for layer in layers:
         layer.mix = mix
@@ -213,14 +212,14 @@ LOW_RANK = "low_rank/"  # prefix of matrices sent in compressed form
 
 
 def compress_moves(after: Tensors, before: Tensors, energy: float) -> Tensors:
-    """Replace every matrix by the largest singular components of its change; keep vectors unchanged."""
+    """Compress an update: send only the largest singular components of each matrix's change."""
     flat = {k: (v - before[k]).flatten(1) for k, v in after.items() if v.dim() > 1}
     sent = {LOW_RANK + k: compress_matrix(moved, energy) for k, moved in flat.items()}
     return after.without(*flat) | sent
 
 
 def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
-    """Return one row per singular value: the value times its left vector, followed by its right vector.
+    """Compress a matrix by SVD: one row per singular value, its value times left vector, then right vector.
 
     The largest singular values are kept, until their squares exceed the share ``energy`` of the sum of
     squares. If that is no smaller than the matrix, the rows are the matrix itself, padded with zeros.
@@ -237,7 +236,7 @@ def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
 
 
 def restore_moves(sent: Tensors, before: Tensors) -> Tensors:
-    """Return the tensors of a reply; rebuild each matrix whose change was sent in compressed form."""
+    """Decompress the tensors of a reply: rebuild each matrix whose change was compressed."""
     out = dict(sent.without(f"{LOW_RANK}*"))
     with on_one_thread():
         for name, rows in sent.below(LOW_RANK).items():

@@ -13,7 +13,7 @@ from ...core.tensors import Tensors, answer, mix, state, weights
 
 
 def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
-    """Find argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; return None if that fails.
+    """Minimise a'Qa over mixing weights a >= 0 with sum 1, from the corner ``start``; None if that fails.
 
     Q is a Gram matrix of points: the minimum is the point of their hull nearest to the origin.
     """
@@ -33,7 +33,7 @@ def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
 
 
 def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
-    """Minimise on the face between the corners ``held``; drop corners beyond which the minimum lies."""
+    """Minimise a'Qa on the face of the simplex with corners ``held``; drop corners the minimum lies beyond."""
     while True:
         best = minimise_on_affine_hull(q, held)
         if not bool(best.isfinite().all()):
@@ -49,7 +49,7 @@ def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
 
 
 def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
-    """Minimise on the plane through the corners, where Qa is the same for all of them."""
+    """Minimise a'Qa on the plane through the corners ``held``, where Qa is the same for all of them."""
     n = len(held)
     k = torch.ones(n + 1, n + 1, dtype=q.dtype)
     k[:n, :n], k[n, n] = q[held][:, held], 0.0
@@ -60,7 +60,7 @@ def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
 
 
 def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
-    """Return the nearest points (rows, or one) with nonnegative entries that sum to ``total``."""
+    """Project points (rows, or one) onto the simplex of nonnegative entries that sum to ``total``."""
     falling = points.sort(-1, descending=True).values
     over = (falling.cumsum(-1) - total) / torch.arange(1, points.shape[-1] + 1).to(points)
     used = (falling > over).sum(-1, keepdim=True)
@@ -95,33 +95,33 @@ def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
 LEAST_BASE = 1.5  # lower limit of the base of powers, as in the authors' code
 
 
-def compute_shares(client: Client) -> Tensor:
-    """Compute p0, each client's share of all examples; this client comes first."""
+def compute_example_shares(client: Client) -> Tensor:
+    """Compute APPLE's p0, each client's share of all examples; this client comes first."""
     sizes = client.received["apple/samples"]
     counts = torch.cat([sizes.new_tensor([float(len(client.data.train))]), sizes])
     return counts / counts.sum()
 
 
 def stack_cores(client: Client) -> Tensors:
-    """Stack the other clients' core models, one per row.
+    """Stack the core models of the other clients (APPLE), one per row.
 
     Each is as received this round, else as kept from an earlier one, else the initial model.
     """
     initial = client.memory.get("initial", weights(client.net))
     rows = [
         initial | client.memory.get(f"core/{i}", {}) | client.received.below(f"core/{i}/")
-        for i in range(count_others(client))
+        for i in range(count_other_clients(client))
     ]
     return Tensors({k: torch.stack([row[k].flatten() for row in rows]) for k in initial if rows})
 
 
-def count_others(client: Client) -> int:
-    """Return the number of other clients in the run."""
+def count_other_clients(client: Client) -> int:
+    """Return how many other clients APPLE's client knows of: all of the run."""
     return len(client.received["apple/samples"])
 
 
 def add_cores(own: Tensors, others: Tensors, p: Tensor) -> Tensors:
-    """Return the weighted sum of all core models, with gradients for the client's own one and for p."""
+    """Return APPLE's weighted sum of all core models, with gradients for the client's own and for p."""
     if not others:
         return own.map(lambda w: p[0] * w)
     return own.map(lambda w, rows: p[0] * w + (p[1:] @ rows).view(w.shape), others)
@@ -135,21 +135,21 @@ def scale_gradients(tensors: Tensors, factor: float) -> Tensors:
 
 
 class CoreWeights:
-    """The weights p of a client, its own first: they start as p0 and are learned by SGD.
+    """APPLE's weights p of the core models, the client's own first: they start as p0, and SGD trains them.
 
     Their momentum is that of local training: as in the authors' code, one optimiser steps both.
     Like that of the net, it is kept between rounds or reset.
     """
 
     def __init__(self, client: Client) -> None:
-        kept, self.p0 = client.memory.get("weights", Tensors()), compute_shares(client)
+        kept, self.p0 = client.memory.get("weights", Tensors()), compute_example_shares(client)
         self.p = kept.get("p", self.p0).clone().requires_grad_()
         self.momentum = kept.get("momentum", torch.zeros_like(self.p0)).clone()
         self.factor = client.training.momentum or 0.0
         self.nesterov = client.training.nesterov
 
     def step(self, rate: float, pull: float) -> None:
-        """Step against the gradient of the loss, and towards p0."""
+        """Make an SGD step of p along the gradient of the loss, and towards p0."""
         if self.p.grad is None:
             return
         slope = self.p.grad + pull * (self.p.detach() - self.p0)
@@ -167,8 +167,10 @@ class CoreWeights:
 
 
 # Limited downloads --------------------------------------------------------------------------
-def list_sent(server: Server, client: str, others: Sequence[str], limit: int | None) -> list[int]:
-    """List the positions of the other clients whose core models are sent: all that have taken part.
+def list_sent_cores(
+    server: Server, client: str, others: Sequence[str], limit: int | None
+) -> list[int]:
+    """List the positions of the other clients whose core models APPLE sends: all that have taken part.
 
     With a limit, they are those that the client asked for, or the first ones if it has not asked yet.
     """
@@ -179,15 +181,15 @@ def list_sent(server: Server, client: str, others: Sequence[str], limit: int | N
     return known[:limit] if wanted is None else [i for i in wanted.tolist() if i in known]
 
 
-def keep_received(client: Client) -> None:
-    """Store the received core models, for rounds in which others are received."""
-    for i in range(count_others(client)):
+def keep_received_cores(client: Client) -> None:
+    """Store the received core models on the client, for rounds in which it receives others."""
+    for i in range(count_other_clients(client)):
         if core := client.received.below(f"core/{i}/"):
             client.memory[f"core/{i}"] = core
 
 
-def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
-    """Choose whose core models to receive next: first, at random, those never received.
+def choose_wanted_cores(client: Client, p: Tensor, count: int) -> Tensors:
+    """Choose whose core models APPLE's client receives next: first, at random, those never received.
 
     Each of the others is drawn with probability proportional to a power: its exponent is the
     absolute weight, and its base grows with the number of downloads so far.
@@ -197,15 +199,14 @@ def choose_wanted(client: Client, p: Tensor, count: int) -> Tensors:
     sizes = p[1:].detach().abs().cpu().double().masked_fill(new, 0)
     with client.apart("wanted"):
         draws = -(-torch.rand_like(sizes).log()).log()  # draws from Gumbel's distribution
-    scores = (
-        draws + log(base) * sizes
-    ).tolist()  # the largest are drawn in proportion to base ** |p|
+    # the largest are drawn in proportion to base ** |p|
+    scores = (draws + log(base) * sizes).tolist()
     order = sorted(range(len(scores)), key=lambda i: (not new[i], -scores[i]))
     return Tensors({"apple/wanted": torch.tensor(sorted(order[:count]), dtype=torch.int64)})
 
 
 def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: float) -> Tensor:
-    """Choose up to ``count`` other clients for each client; return their positions, padded with -1.
+    """Choose the models that FedFomo's clients download: up to ``count`` others each, padded with -1.
 
     ``liking`` has the preferences of each client in a row, and ``known`` marks the clients with a model.
     Each choice is the remaining client with the highest preference (ties are broken at random) or, with
@@ -239,7 +240,7 @@ class AttentiveMessagePassing(Algorithm):
     )
 
     def compute_alpha(self, t: int) -> float:
-        """Return α in round ``t``: it falls to a tenth every 30 rounds."""
+        """Return FedAMP's α in round ``t``: it falls to a tenth every 30 rounds."""
         return self.alpha * 0.1 ** (t // 30)
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -270,7 +271,7 @@ class AttentiveMessagePassing(Algorithm):
         return after.update(attention=Tensors({"xi": self.compute_attention(models, server.t + 1)}))
 
     def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
-        """Return, in row i, the share of each model in client i's mixture; rows sum to 1."""
+        """Compute the mixture of each client: in row i, the share of each model, with sum 1."""
         raise NotImplementedError
 
     def predict(self, client: Client, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class PrototypeAlgorithm(Algorithm):
 
 
 def fit_near_prototypes(client: Client, lam: float) -> None:
-    """Train a client with its features near the received prototypes, and measure their accuracy."""
+    """Train a client with its features near the received prototypes; measure the prototypes' accuracy."""
     net, known = client.net, client.received.below(PREFIX)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
 
 @dataclass(frozen=True)
 class PrototypeTraining:
-    """Settings of the server's training on the prototypes of a round: plain SGD over mini-batches of them."""
+    """Settings of the server's training on the prototypes of a round, by plain SGD."""
 
     epochs: int
     batch: int
@@ -84,7 +84,7 @@ class PrototypeTraining:
 
 
 def collect_prototypes(replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
-    """Return all prototypes that clients sent, one per row, and their classes; raise an error if none did."""
+    """Collect the prototypes of all replies, one per row, and their classes; at least one must exist."""
     sent = [(k, v) for r in replies for k, v in r.tensors.items() if k.startswith(PREFIX)]
     z = torch.stack([v.flatten() for _, v in sent])
     return z, torch.tensor([int(k.removeprefix(PREFIX)) for k, _ in sent])
@@ -96,7 +96,7 @@ def train_on_prototypes(
     data: tuple[Tensor, Tensor],
     how: PrototypeTraining,
 ) -> Tensors:
-    """Minimise ``loss(w, prototypes, classes)`` over the parameters ``w``; return the new ones."""
+    """Train parameters on the server: minimise ``loss(w, prototypes, classes)`` over ``w``; return them."""
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     sgd = SGD(w, Training(lr=how.lr, momentum=0.0), {}, Tensors())
     with on_one_thread(), torch.enable_grad():

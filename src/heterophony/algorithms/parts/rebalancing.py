@@ -46,7 +46,7 @@ def augment_images(x: Tensor, kind: Augmentation, unit: float, magnitude: float 
 
 
 def augment_simple(x: Tensor, magnitude: float) -> Tensor:
-    """Flip, crop with a shift, rotate, change colours (unless grey) and translate images, in this order.
+    """Augment images: flip, crop with a shift, rotate, change colours (unless grey), translate.
 
     The papers list the steps but not their sizes: ``magnitude`` 1 is a guess, usual for CIFAR-10.
     """
@@ -65,7 +65,7 @@ def augment_simple(x: Tensor, magnitude: float) -> Tensor:
 
 
 def augment_auto(x: Tensor, policy: str) -> Tensor:
-    """Apply one of AutoAugment's policies.
+    """Augment images by one of AutoAugment's policies.
 
     kornia draws one sub-policy per batch, so images are first grouped by their sub-policy. Grey
     images are passed as three equal channels.
@@ -96,7 +96,7 @@ ThresholdScope = Literal["class_nonzero", "client_size"]
 
 
 def compute_statistic(counts: Tensor, threshold: Threshold) -> Tensor:
-    """Compute one statistic of the counts; the second smallest of a single count is that count."""
+    """Compute FedReG's threshold, a statistic of counts such as their mean or the second smallest."""
     ordered = counts.sort().values.double()
     places = {"max": -1, "min": 0, "second_min": min(1, len(ordered) - 1)}
     if threshold in places:
@@ -116,8 +116,8 @@ def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | No
     return max(1, int(size / len(held)))
 
 
-def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
-    """Return the statistic of all clients' sizes as a tensor to send, if the scope is all clients."""
+def make_size_tensor(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
+    """Make the tensor that sends FedReG's clients the statistic of all their sizes; empty in class scope."""
     if scope == "class_nonzero":
         return Tensors()
     sizes = torch.tensor(list(server.samples.values()))
@@ -130,7 +130,7 @@ def compute_own_target(client: Client, threshold: Threshold) -> int:
 
 
 def compute_class_targets(counts: Tensor, threshold: Threshold, scope: ThresholdScope) -> list[int]:
-    """Compute the targets of all clients from their examples by class (clients × classes)."""
+    """Compute the class targets of all clients from their examples by class (clients × classes)."""
     sizes = counts.sum(1)
     size = compute_statistic(sizes, threshold) if scope == "client_size" else None
     return [compute_class_target(row, threshold, size) for row in counts]
@@ -153,7 +153,7 @@ HeadWeights = Literal["split", "origin", "rebalanced"]
 def get_balanced_data(
     client: Client, target: int, augment: Augmentation, magnitude: float
 ) -> Samples:
-    """Return the client's balanced set, which is made once and stored."""
+    """Return a client's balanced training set, which is made once and stored."""
 
     def rebalanced(data: ClientData) -> Samples:  # the function's name is part of the seed
         return rebalance(data.train, target, augment, magnitude)
@@ -165,7 +165,7 @@ def rebalance(
     samples: Samples, target: int, augment: Augmentation, magnitude: float = 1.0
 ) -> Samples:
     """Return ``target`` examples of each class that the client holds: originals, then augmented copies."""
-    originals, sources = choose_examples(samples, target)
+    originals, sources = choose_balanced_examples(samples, target)
     x = samples.get_stored(originals)
     if len(sources):
         stored = samples.get_stored(sources)
@@ -173,8 +173,8 @@ def rebalance(
     return Samples(x, samples.labels[torch.cat([originals, sources])], samples.scale)
 
 
-def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
-    """Return the positions of the examples to keep, and of those to copy, both by class.
+def choose_balanced_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
+    """Choose a client's balanced examples: positions to keep, and positions to copy, both by class.
 
     A large class is cut at random. A small class is kept whole and filled up with augmented copies,
     whose originals are drawn with replacement.
@@ -189,13 +189,13 @@ def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
 
 
 def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
-    """Count the examples that ``rebalance`` would keep and copy, given a client's examples by class."""
+    """Count the examples that balancing would keep and copy, given a client's examples by class."""
     held = counts[counts > 0]
     return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
 
 
-def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
-    """Count, by class, the examples that weight the client's head: all balanced ones, or the kept originals."""
+def count_head_examples(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
+    """Count, by class, the examples that weight a client's head: all balanced ones, or kept originals."""
     if weights == "rebalanced":
         return (counts > 0) * target
     return counts.clamp(max=target)
@@ -221,7 +221,7 @@ ABLATIONS_BY_LETTER: dict[str, Ablation] = {
 
 
 def name_ablation(variant: Variant) -> Ablation:
-    """Return the name of a variant that may be given by its letter."""
+    """Return the name of FedReG's ablation, which may be given by its letter."""
     return ABLATIONS_BY_LETTER.get(variant, cast(Ablation, variant))
 
 
@@ -231,7 +231,7 @@ PhaseOrder = Literal["sequential", "interleaved"]
 def train_phases(
     phases: Sequence[Callable[..., None]], order: PhaseOrder, training: Training
 ) -> None:
-    """Call every phase: once each, or, if interleaved, for one epoch at a time until all epochs are done."""
+    """Train in phases, one after the other, or interleaved: each for one epoch at a time."""
     if order == "sequential":
         for fit in phases:
             fit()
@@ -242,7 +242,7 @@ def train_phases(
 
 
 def check_phase_order(order: PhaseOrder, training: Training) -> None:
-    """Raise ConfigError for phases interleaved by epoch if local training counts steps."""
+    """Raise ConfigError if FedReG's phases alternate by epoch, but local training counts steps."""
     if order == "interleaved" and training.steps is not None:
         raise ConfigError(
             "algorithm.phases: 'interleaved' changes the phase after every epoch, but training.steps"

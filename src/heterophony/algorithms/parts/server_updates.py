@@ -33,7 +33,7 @@ class FedOpt(Algorithm):
         return server.update(averaged | (x + self.server_lr * step), m=m, v=v)
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the second moment updated with one more squared gradient."""
+        """Update the server optimiser's second moment with one more squared gradient; return it."""
         raise NotImplementedError
 
 
@@ -52,7 +52,7 @@ class ReceivedPull:
         self.pull = self.compute_pull if self.strength else None
 
     def compute_pull(self, w: Tensors) -> Tensors:
-        """Compute the term that is added to the gradient of the parameters ``w``."""
+        """Compute the proximal or dynamic term that is added to the gradient of the parameters ``w``."""
         return self.strength * (w - self.received) - self.correction
 
     def end_round(self) -> None:
@@ -62,7 +62,7 @@ class ReceivedPull:
 
 
 def check_one_term(proximal: float, dynamic: float) -> None:
-    """Raise ConfigError if both terms are set: a client's correction holds for a dynamic term only."""
+    """Raise ConfigError if a proximal and a dynamic term are both set."""
     if proximal and dynamic:
         raise ConfigError(
             f"algorithm.proximal: {proximal:g} cannot be combined with algorithm.dynamic ="
@@ -74,12 +74,12 @@ def check_one_term(proximal: float, dynamic: float) -> None:
 
 
 def get_correction(client: Client, received: Tensors) -> Tensors:
-    """Return the client's linear correction, which is 0 before its first round."""
+    """Return a client's linear correction of FedDyn, which is 0 before its first round."""
     return client.memory.get("g", received.zeros())
 
 
 def update_correction(client: Client, received: Tensors, strength: float) -> None:
-    """Update the correction for the client's next round by how far it moved the received model."""
+    """Update a client's FedDyn correction by how far it moved the received model, for its next round."""
     moved = received.map(lambda r, w: w - r, weights(client.net))
     client.memory["g"] = get_correction(client, received) - strength * moved
 
@@ -87,7 +87,7 @@ def update_correction(client: Client, received: Tensors, strength: float) -> Non
 def correct_average(
     server: Server, replies: Sequence[Reply], average: Tensors, strength: float
 ) -> Server:
-    """Return the server with this average of the replies, minus the corrections of all clients.
+    """Update the server as FedDyn does: the average of the replies minus all clients' corrections.
 
     Without a dynamic term (``strength`` 0) there are no corrections.
     """

@@ -140,10 +140,10 @@ def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show a progress bar on a terminal; elsewhere, print a line every 30 seconds."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ...core.status_line import STDERR, name_slow_work
+    from ...core.status_line import STDERR, show_slow_work
 
     if not STDERR.is_terminal:
-        with name_slow_work(f"downloading {name}"):
+        with show_slow_work(f"downloading {name}"):
             yield lambda done, total: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

@@ -37,13 +37,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...core.accelerator import WorkerPlace
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
-from ...core.errors import ConfigError, EngineError, HeterophonyError
+from ...core.errors import ConfigError, EngineError, HeterophonyError, get_first_line
 from ...core.own_modules import LOADED
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
 from .. import base
-from ..pool import strip_data
+from ..pool import strip_plan_data
 from ..wire import EncodeOnce, make_pickling_error
 from . import RAY_VARIABLES, remote_job
 
@@ -56,7 +56,7 @@ RUNS_PER_CORE = 4  # runs at a time per core of the driver's machine: merging is
 
 @contextmanager
 def connect_to_cluster(workers: int | None, cluster: base.Cluster) -> Iterator[None]:
-    """Join the cluster, or start one on this machine, which stops with this context."""
+    """Connect to a Ray cluster inside the ``with`` block: the given one, or a new one on this machine."""
     if ray.is_initialized():  # initialised by ``share_cluster`` or by the user
         if get_authentication_mode() != AuthenticationMode.TOKEN:
             raise EngineError("Ray runs without authentication; start it with RAY_AUTH_MODE=token")
@@ -76,7 +76,7 @@ def connect_to_cluster(workers: int | None, cluster: base.Cluster) -> Iterator[N
 
 
 def check_reachable(address: str) -> None:
-    """Raise EngineError at once if nothing listens at an address; Ray would try silently for minutes."""
+    """Raise EngineError if nothing answers at a cluster's address; Ray would try silently for minutes."""
     if address == base.AUTO_ADDRESS:
         return
     host, _, port = address.rpartition(":")
@@ -144,7 +144,7 @@ def start_ray(options: Mapping[str, Any], cluster: base.Cluster) -> None:
 
 @contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Discard what Ray's C++ code writes to stderr; failures are raised as errors anyway.
+    """Discard the output of Ray's C++ code to stderr; failures are raised as errors anyway.
 
     ``sys.stderr`` still reaches the terminal, for example the answer to Ctrl-C.
     """
@@ -163,7 +163,7 @@ def silence_stderr() -> Iterator[None]:
 
 
 def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
-    """Explain why a cluster cannot be joined, and what to do."""
+    """Explain in an error message why a Ray cluster cannot be joined, and what to do."""
     hint = (
         "; if several clusters run here, set engine.address to head:port"
         if cluster.address == base.AUTO_ADDRESS
@@ -173,12 +173,12 @@ def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
         error, ConnectionError | exceptions.AuthenticationError
     ):  # Ray does not say which
         return f"it does not exist, or {TOKEN_VARIABLE} is not its token{hint}"
-    return first_line(error)
+    return get_first_line(error)[:300]
 
 
 @contextmanager
 def require_token(cluster: base.Cluster) -> Iterator[None]:
-    """Use token authentication; a cluster that we start gets a new random token."""
+    """Make Ray authenticate by token inside the ``with`` block; a new cluster gets a random token."""
     if os.environ.get(ZERO_COPY_VARIABLE, "0") not in ("", "0"):
         raise ConfigError(
             f"{ZERO_COPY_VARIABLE} lets one client change another's weights; unset it"
@@ -206,7 +206,7 @@ def require_token(cluster: base.Cluster) -> Iterator[None]:
 
 
 def reload_ray_settings() -> None:
-    """Make Ray read its variables again: the user may have imported it before they were set."""
+    """Make Ray read its environment variables again: it may have been imported before they were set."""
     ray_constants.ENABLE_RAY_CLUSTER = os.environ.get(LOOPBACK_VARIABLE) != "0"
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
@@ -219,7 +219,7 @@ def has_token() -> bool:
 
 
 def count_slots(cluster: base.Cluster) -> int:
-    """Return how many jobs the live nodes can run at a time; raise EngineError if none fits."""
+    """Return how many jobs the live nodes of a Ray cluster can run at a time; raise EngineError if none fits."""
     slots = sum(count_fitting_jobs(n["Resources"], cluster) for n in ray.nodes() if n["Alive"])
     if not slots:
         needs = f"engine.cpus = {cluster.cpus:g}" + (
@@ -232,7 +232,7 @@ def count_slots(cluster: base.Cluster) -> int:
 
 
 def count_fitting_jobs(resources: Mapping[str, float], cluster: base.Cluster) -> int:
-    """Count the jobs that one node can run at a time."""
+    """Count the jobs that one node of a Ray cluster can run at a time."""
     fits = [resources.get("CPU", 0) / cluster.cpus]
     if cluster.gpus:
         fits.append(resources.get("GPU", 0) / cluster.gpus)
@@ -240,13 +240,13 @@ def count_fitting_jobs(resources: Mapping[str, float], cluster: base.Cluster) ->
 
 
 def list_remote_nodes() -> list[str]:
-    """List the ids of the live nodes on other machines."""
+    """List the ids of a Ray cluster's live nodes on other machines."""
     here = ray.util.get_node_ip_address()
     return [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeManagerAddress"] != here]
 
 
 def clean_nodes(run: str, nodes: Sequence[str]) -> None:
-    """Delete the run's temporary folder on these nodes; nodes that do not answer are skipped."""
+    """Delete a run's temporary folder on these Ray nodes; nodes that do not answer are skipped."""
     task = ray.remote(remote_job.remove_temp_folder)
     refs = []
     for node in nodes:
@@ -256,17 +256,11 @@ def clean_nodes(run: str, nodes: Sequence[str]) -> None:
         ray.wait(refs, num_returns=len(refs), timeout=TIMEOUT_SECONDS)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a message; Ray's messages have many."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return next(filter(None, lines), type(error).__name__)[:300]
-
-
 INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, and read by many jobs
 
 
 class Ray(base.Engine):
-    """One run on a cluster. By default, as many jobs run at a time as fit."""
+    """The Ray engine: one run on a cluster. By default, as many jobs run at a time as fit."""
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: base.EngineSpec = base.SERIAL
@@ -297,11 +291,13 @@ class Ray(base.Engine):
         remote_job.remove_temp_folder(self.run_id)
 
     def pack_run(self) -> remote_job.RunBundle:
-        """Put plan and data into Ray's store once, for all nodes."""
+        """Put a run's plan and data into Ray's store once, for all nodes."""
         try:
-            plan = ray.cloudpickle.dumps(strip_data(self.plan))
+            plan = ray.cloudpickle.dumps(strip_plan_data(self.plan))
         except Exception:  # a user's own object can raise anything
-            raise make_pickling_error(strip_data(self.plan), ray.cloudpickle.dumps, "Ray") from None
+            raise make_pickling_error(
+                strip_plan_data(self.plan), ray.cloudpickle.dumps, "Ray"
+            ) from None
         federation = self.plan.federation
         return remote_job.RunBundle(
             versions=remote_job.get_versions(),
@@ -310,7 +306,7 @@ class Ray(base.Engine):
             plan_ref=ray.put(remote_job.as_array(plan)),
             federation_header=federation.format_header(),
             array_refs={k: ray.put(array) for k, array in federation.collect_arrays().items()},
-            where=WorkerPlace.describe(self.compute),
+            where=WorkerPlace(self.compute),
         )
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
@@ -359,14 +355,14 @@ class Ray(base.Engine):
         return self.remote_task.remote(self.run_id, [self.run_bundle], remote_jobs)
 
     def release_tensors(self, batch: list[Job]) -> None:
-        """Drop tensors that no later job needs, so that Ray's store frees them."""
+        """Drop the encoded tensors that no later job needs, so that Ray's store frees them."""
         for tensors in (t for job in batch for t in (job.tensors, job.generic_model)):
             self.remaining_uses[id(tensors)] -= 1
             if not self.remaining_uses[id(tensors)]:
                 self.encode.forget(tensors)
 
     def receive_reply(self, job: Job, remote: remote_job.RemoteReply) -> Reply:
-        """Write the client's memory to disk, and return the reply with its tensors."""
+        """Store the client's memory that came back with a reply; return the reply with its tensors."""
         if isinstance(remote.reply, HeterophonyError):
             raise remote.reply
         if remote.memory is not None:
@@ -377,7 +373,7 @@ class Ray(base.Engine):
 
 
 def encode_tensors(tensors: Tensors, key: int) -> remote_job.EncodedTensors:
-    """Encode tensors for jobs; large ones go to Ray's store."""
+    """Encode tensors for remote jobs; put large ones into Ray's store."""
     content = remote_job.as_array(encode_groups({"down": tensors}))
     return remote_job.EncodedTensors(
         key, content if content.nbytes < INLINE_BYTES else ray.put(content)
@@ -385,13 +381,13 @@ def encode_tensors(tensors: Tensors, key: int) -> remote_job.EncodedTensors:
 
 
 def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | None:
-    """Fetch the replies of a batch; None if Ray lost them."""
+    """Fetch the replies of a batch of remote jobs from Ray; return None if Ray lost them."""
     try:
         replies: list[remote_job.RemoteReply] = ray.get(ref)
     except exceptions.ObjectLostError:
         return None
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
-        raise make_died_error(batch, first_line(error)) from None
+        raise make_died_error(batch, get_first_line(error)) from None
     except exceptions.OutOfMemoryError:
         raise make_died_error(batch, "there was not enough memory; lower engine.workers") from None
     except exceptions.RayTaskError as error:
@@ -399,11 +395,11 @@ def fetch_replies(ref: Any, batch: list[Job]) -> list[remote_job.RemoteReply] | 
         if isinstance(cause, HeterophonyError):
             raise type(cause)(str(cause)) from None
         raise EngineError(
-            f"a worker of the Ray cluster failed ({first_line(cause)}); install heterophony, and"
+            f"a worker of the Ray cluster failed ({get_first_line(cause)}); install heterophony, and"
             " whatever defines the model and the algorithm, on all nodes"
         ) from None
     except exceptions.RayError as error:
-        raise EngineError(f"the Ray cluster failed: {first_line(error)}") from None
+        raise EngineError(f"the Ray cluster failed: {get_first_line(error)}") from None
     return replies
 
 
@@ -430,7 +426,7 @@ def make_died_error(batch: list[Job], reason: str) -> EngineError:
 def run_batch(
     run: str, bundle_refs: list[Any], remote_jobs: list[remote_job.RemoteJob]
 ) -> list[remote_job.RemoteReply]:
-    """Run a batch of jobs in one of Ray's worker processes."""
+    """Run a batch of remote jobs in one of Ray's worker processes."""
     opened = remote_job.open_run(
         run, lambda: ray.get(bundle_refs[0]), ray.get, ray.cloudpickle.loads
     )

@@ -1,4 +1,4 @@
-"""What runs on a Ray node: jobs, and the temporary folder with the data of a run.
+"""The work of a Ray node: remote jobs, and the temporary folder with the data of a run.
 
 The folder is removed even if the processes that use it are killed: each of them holds a lock on a file
 next to the folder, and the system releases a lock when its process exits. Opening a folder removes all
@@ -43,7 +43,7 @@ MAX_PATH_LENGTH = 107 - 64 - len("/ray-12345678")
 
 @dataclass(frozen=True)
 class TempFolder:
-    """A folder, and this process's lock on it."""
+    """A run's temporary folder on a Ray node, and this process's lock on it."""
 
     path: Path
     lock: int
@@ -54,12 +54,12 @@ class TempFolder:
         self.close()
 
     def close(self) -> None:
-        """Release our lock; the folder stays as long as another process holds one."""
+        """Release this process's lock; the folder stays as long as another process holds one."""
         os.close(self.lock)
 
 
 def open_temp_folder(name: str) -> TempFolder:
-    """Open or create the folder of that name; processes that use the same name share it."""
+    """Open or create a run's temporary folder; processes that use the same name share it."""
     root = find_temp_root()
     with translate_disk_errors(root):
         root.mkdir(mode=0o700, exist_ok=True)
@@ -80,7 +80,7 @@ def remove_temp_folder(name: str) -> None:
 
 
 def find_temp_root() -> Path:
-    """Return the parent of all runs' folders: in the user's temporary folder, or in /tmp if its path is long."""
+    """Return the parent of all temporary folders: in the user's one, or in /tmp if that path is long."""
     name = f"heterophony-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(str(folder)) <= MAX_PATH_LENGTH else Path("/tmp", name)  # noqa: S108
@@ -92,7 +92,7 @@ def make_lock_path(folder: Path) -> Path:
 
 
 def remove_abandoned(root: Path, name: str) -> None:
-    """Remove all folders but ``name`` whose lock no process holds: their processes were killed."""
+    """Remove the temporary folders whose processes were killed, as no process holds their locks; keep ``name``."""
     for path in root.glob("*.lock"):
         folder = path.with_suffix("")
         with suppress(OSError):
@@ -113,7 +113,7 @@ Fetch = Callable[[Any], Any]  # returns the object of a Ray reference: ``ray.get
 
 @dataclass(frozen=True)
 class EncodedTensors:
-    """Encoded tensors, or a reference to them. Equal keys mean equal tensors."""
+    """Encoded tensors of a remote job, or Ray's reference to them. Equal keys mean equal tensors."""
 
     key: int
     content: Any
@@ -145,7 +145,7 @@ class RemoteReply:
 
 @dataclass(frozen=True)
 class RunBundle:
-    """What a worker needs to open a run: references to the plan and to the data."""
+    """The data that a Ray worker needs to open a run, including references to its plan and examples."""
 
     versions: tuple[str, str]
     module_paths: tuple[str, ...]  # the driver's ``sys.path``
@@ -153,13 +153,12 @@ class RunBundle:
     federation_header: str
     array_refs: Mapping[str, Any]
     where: WorkerPlace
-    sources: Sources = field(
-        default_factory=dict
-    )  # modules that the driver has loaded by their path
+    # modules that the driver has loaded by their path
+    sources: Sources = field(default_factory=dict)
 
 
 class CarriedClientStore(ClientStore):
-    """Holds the one client memory that came with the job."""
+    """A store of client memories that holds only the one that came with a remote job."""
 
     def __init__(self, memory: bytes, scratch: Path) -> None:
         self.scratch, self.memories = scratch, {-1: memory}
@@ -182,7 +181,7 @@ def get_versions() -> tuple[str, str]:
 
 
 def as_array(blob: bytes) -> ByteArray:
-    """View bytes as a read-only array, which Ray passes on without a copy."""
+    """Return bytes as a read-only array, which Ray sends without a copy."""
     return np.frombuffer(blob, np.uint8)
 
 
@@ -190,7 +189,7 @@ def as_array(blob: bytes) -> ByteArray:
 
 
 class OpenRun:
-    """A run that this worker process has opened: its plan, its data, the tensors last read."""
+    """A run that a Ray worker process has opened: its plan, its data and the tensors decoded last."""
 
     def __init__(
         self, run: str, bundle: RunBundle, fetch: Fetch, loads: Callable[..., Any]
@@ -216,16 +215,15 @@ class OpenRun:
         self.tensor_cache = TensorCache[int]()
 
     def load_tensors(self, encoded: EncodedTensors, fetch: Fetch) -> Tensors:
-        """Return tensors, decoded once for all jobs that share them."""
+        """Return the tensors of a remote job, decoded once for all jobs that share them."""
         return self.tensor_cache.get(
-            encoded.key,
-            lambda: decode_groups(encoded.fetch_bytes(fetch), finite=False)[0]["down"],
+            encoded.key, lambda: decode_groups(encoded.fetch_bytes(fetch), finite=False)[0]["down"]
         )
 
 
 def prepare_on_node(where: WorkerPlace) -> Compute:
     """Set torch up for the GPU that Ray gave to this worker: the only one that it sees."""
-    if where.device == "cuda" and not count_devices("cuda"):
+    if where.compute.device.type == "cuda" and not count_devices("cuda"):
         raise EngineError(
             "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
             " there, or set engine.accelerator = 'cpu'"
@@ -234,7 +232,7 @@ def prepare_on_node(where: WorkerPlace) -> Compute:
 
 
 def write_data_once(folder: Path, bundle: RunBundle, fetch: Fetch) -> None:
-    """Write the data to local files; if several processes do so at once, the first one wins."""
+    """Write a run's data to files on this node; if several processes do so at once, the first one wins."""
     with translate_disk_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder.parent))
         write_federation(
@@ -256,7 +254,7 @@ OPEN_RUNS: list[OpenRun] = []  # holds at most one run: that of the last job
 def open_run(
     run: str, get_bundle: Callable[[], RunBundle], fetch: Fetch, loads: Callable[..., Any]
 ) -> OpenRun:
-    """Return the run, opened once per process; a run opened before is closed."""
+    """Open a run in a Ray worker process, once; close the run that was open before."""
     if not OPEN_RUNS or OPEN_RUNS[0].run_id != run:
         for previous in OPEN_RUNS:
             previous.temp_folder.close()
@@ -267,7 +265,7 @@ def open_run(
 def run_remote_jobs(
     run: OpenRun, remote_jobs: Sequence[RemoteJob], fetch: Fetch
 ) -> list[RemoteReply]:
-    """Run the jobs of a batch one by one, and stop at the first error."""
+    """Run a batch of remote jobs one by one, and stop at the first error."""
     replies: list[RemoteReply] = []
     for remote in remote_jobs:
         tensors, generic_model = (
@@ -281,7 +279,7 @@ def run_remote_jobs(
 
 
 def run_remote_job(run: OpenRun, job: Job, memory: bytes) -> RemoteReply:
-    """Run one job with its client's memory; return its encoded reply, or the error that it raised."""
+    """Run one remote job with its client's memory; return its encoded reply, or the error that it raised."""
     store = CarriedClientStore(memory, run.temp_folder.path)
     try:
         reply = work(run.plan, job, store, run.compute)

@@ -277,7 +277,7 @@ def make_augmented_copies(
     choose(targets, name, "--client")
     train = federation.data(name).train
     with seeded(*rebalancing.build_seed_key(seed, name)):
-        originals, sources = rebalancing.choose_examples(train, targets[name])
+        originals, sources = rebalancing.choose_balanced_examples(train, targets[name])
     if not len(sources):
         raise ConfigError(
             f"client '{name}' has the same number of examples of each of its classes, so nothing is copied"
