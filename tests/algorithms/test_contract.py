@@ -138,13 +138,21 @@ def coloured() -> hp.Federation:
 
 
 @every_algorithm
-def test_it_runs_with_convnet_and_moves_what_it_trains(name):
+def test_it_moves_what_it_trains_and_measures_every_client(name):
+    result = calm(name)
+    start, sizes = state(result.plan.template), result.plan.federation.sizes("test")
+    assert {c: r.total for c, r in result.clients.items()} == sizes
+    trained = [c for c, r in result.clients.items() if r.participations] or ["0"]  # or pooled data
+    after = result.personal(trained[0]).net.state_dict()
+    assert any(not torch.equal(start[k], after[k]) for k in start)
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_it_runs_with_convnet_on_colours(name):
     how = {"model": "convnet", "rounds": 1, "participation": 1.0, "evaluate_every": 9}
     training = hp.Training(steps=2, batch=4, lr=0.01)
     result = played(name, coloured(), training=training, **how)
-    start, after = state(result.plan.template), result.personal("0").net.state_dict()
     assert [c.total for c in result.clients.values()] == [3, 3]
-    assert any(not torch.equal(start[k], after[k]) for k in start)
 
 
 LEARNS = {  # settings for a few rounds, where the defaults are for hundreds
