@@ -12,7 +12,7 @@ demo: .venv/ready  ## four algorithms on the embedded digits, three seeds: a tab
 
 test: .venv/dev check  ## every check and every test
 	scripts/system
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal  # many tests start Python: compile once
 
 test-one: .venv/dev  ## everything that concerns one algorithm, in under a minute: make test-one NAME=ditto
 	$(BIN)/python scripts/test_one $(NAME)

@@ -3,6 +3,7 @@
 And one fork server for all, which has imported what processes of tests need: they start at once.
 """
 
+import os
 import signal
 
 import pytest
@@ -15,6 +16,10 @@ torch.set_num_threads(1)
 status_line.LOG_SECONDS = (
     3600.0  # on a slow machine, no line comes between those that a test expects
 )
+
+# Tests kill processes, never the machine: what the system has not yet written is not lost. Waiting
+# for the disk after every file takes longer than many of the runs.
+os.fsync = lambda fd: None
 
 # Who is started in the background by a shell ignores Ctrl-C, and so would every command that a
 # test starts and then interrupts.

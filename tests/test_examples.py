@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -21,6 +22,7 @@ EXAMPLE = EXAMPLES / "own_data.py"
 SCRIPTS = ["lstm_sequences", "own_cnn", "sweep_and_export", "table_regression"]
 
 
+@cache
 def script(text: str | None, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python with these words, and a script's text on its stdin."""
     command = [sys.executable, *words]

@@ -50,11 +50,15 @@ def far() -> RemoteFederation:
     return make_remote_federation(near.name, held, near.labels)
 
 
-@cache
 def exchanged(
     name: str, apart: bool = True, shares: bool = False
 ) -> tuple[Plan, list[tuple[Job, Reply]]]:
     """Two rounds of an algorithm, on boards or not: all jobs and replies."""
+    return exchange(name, apart, shares)
+
+
+@cache
+def exchange(name: str, apart: bool, shares: bool) -> tuple[Plan, list[tuple[Job, Reply]]]:
     how = get_algorithm_class(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or get_default_head_depth(digitsnet))
@@ -81,6 +85,7 @@ def exchanged(
     return plan, log
 
 
+@cache
 def expected(name: str, shares: bool = False) -> ReplyValidator:
     plan, _ = exchanged(name, shares=shares)
     return ReplyValidator(replace(plan, federation=far()))

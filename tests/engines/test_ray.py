@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import heterophony as hp
 from helpers.commands import call, refused
 from helpers.crash import recorded
-from helpers.support import CALM, calm, identical, net_with_batch_norm, played, untimed
+from helpers.support import CALM, calm, digits, identical, net_with_batch_norm, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
@@ -133,7 +133,7 @@ KINDS = ("fedavg", "fedreg", "fedamp", "scaffold")  # plain, personal, own model
 
 
 def test_every_algorithm_has_the_serial_bits_on_two_nodes_and_one_of_each_kind_on_one(nodes):
-    how = {**CALM, "rounds": 2}
+    how = {**CALM, "rounds": 2, "federation": digits(3, 120), "participation": 0.7}
     alone = {n: untimed(played(n, **how)) for n in ALGORITHMS}
     nodes.shrink()
     assert [n for n in KINDS if untimed(on_ray(n, **how)) != alone[n]] == []

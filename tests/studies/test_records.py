@@ -163,8 +163,15 @@ def test_any_algorithm_takes_them(algorithm, make):
     assert sum(r.total for r in result.clients.values()) == sum(federation.sizes("test").values())
 
 
-@pytest.mark.parametrize("make", [(two_inputs, TwoInputs), (sequences, Bag)], ids=["two", "text"])
-@pytest.mark.parametrize("engine", ["pool", "ray"])
+@pytest.mark.parametrize(
+    ("make", "engine"),
+    [
+        ((two_inputs, TwoInputs), "pool"),
+        ((sequences, Bag), "pool"),
+        ((two_inputs, TwoInputs), "ray"),
+    ],
+    ids=["two-pool", "text-pool", "two-ray"],
+)
 def test_the_bits_are_the_same_on_every_engine(make, engine):
     if engine == "ray":
         pytest.importorskip("ray")

@@ -166,6 +166,7 @@ class ChildProcess:
 
 def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
     """Prepare this child process, then run the target."""
+    gc.freeze()  # otherwise the first collection scans, and so copies, what the fork server imported
     gc.enable()  # the fork server has switched it off
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     if os.environ.get(SAFE_PATH_VARIABLE) == SET_BY_US:  # a user's code may start Python itself
