@@ -189,7 +189,7 @@ def test_named_parameters_are_those_of_torch():
 class FrozenNorm(nn.Sequential):
     """Keeps its BatchNorm in evaluation mode, as fine-tuning often does."""
 
-    def train(self, mode: bool = True) -> "FrozenNorm":
+    def train(self, mode: bool = True) -> FrozenNorm:
         super().train(mode)
         self[1].eval()
         return self

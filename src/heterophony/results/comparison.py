@@ -189,7 +189,7 @@ def find_bounds(key: str, values: Sequence[float], task: str | None = None) -> t
 
     R² and the losses of users, as these ``values`` may be, can be negative.
     """
-    if key in HIGHER_IS_BETTER:
+    if key in (*HIGHER_IS_BETTER, "new_clients"):
         return (-inf if task == "regression" else 0.0), 1.0
     return (0.0 if min(values) >= 0 else -inf), (1.0 if key == "below_local" else inf)
 
