@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from helpers.mqtt import PING, Flooder, make_publish, make_subscribe
 from heterophony.boards.broker.broker import Broker
-from heterophony.boards.journal import Fact, parse_line, read_journal
+from heterophony.boards.journal import Fact, parse_journal_line, read_journal
 from heterophony.boards.protocol.topics import make_board_topic, make_control_topic
 
 RUN = "flooded"
@@ -120,7 +120,7 @@ def flood_run(
 
 def read_facts(folder: Path) -> list[Fact]:
     """Return the facts of the run's journal in their order."""
-    found = (parse_line(line) for line in read_journal(folder))
+    found = (parse_journal_line(line) for line in read_journal(folder))
     return [fact for fact in found if fact is not None]
 
 

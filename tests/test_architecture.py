@@ -261,9 +261,10 @@ def test_no_module_imports_itself_in_the_end():
 # functions that may be longer, or take more than seven parameters, and why
 LONG = {
     "studies/run.py:run",  # the main call: its docstring documents each of thirty parameters
-    "studies/federate.py:federate",  # likewise
     "core/client.py:fit",  # what authors of algorithms call: the only training loop
 }
+# functions that may take more than seven parameters, whose docstrings may document each of them
+DOCUMENTED = {"studies/federate.py:federate"}
 
 
 def list_functions(path: Path) -> list[tuple[str, ast.FunctionDef]]:
@@ -278,7 +279,10 @@ def list_functions(path: Path) -> list[tuple[str, ast.FunctionDef]]:
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_a_function_is_short(path):
     for function, node in list_functions(path):
-        assert node.end_lineno - node.lineno < 60 or function in LONG, function
+        lines = node.end_lineno - node.lineno
+        if function in DOCUMENTED:
+            lines -= node.body[0].end_lineno - node.body[0].lineno + 1
+        assert lines < 60 or function in LONG, function
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -288,7 +292,7 @@ def test_a_function_takes_at_most_seven_parameters(path):
         args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         options = package(path) == "cli"
         count = sum(a.arg not in ("self", "cls") for a in args)
-        assert count <= 7 or options or function in LONG, function
+        assert count <= 7 or options or function in LONG | DOCUMENTED, function
 
 
 def test_what_is_decided_once_is_in_one_place():

@@ -9,7 +9,7 @@ from typing import Any
 from heterophony.algorithms import get_algorithm_class
 from heterophony.cli.lists import format_setting
 from heterophony.core.algorithm import Algorithm
-from heterophony.tools.tables import list_algorithm_rows, write_table
+from heterophony.tools.tables import list_algorithm_rows, write_algorithm_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "algorithms.md"
 HEAD = """\
@@ -63,5 +63,5 @@ def page() -> str:
 
 
 def write() -> None:
-    write_table()
+    write_algorithm_table()
     PAGE.write_text(page())

@@ -1,4 +1,4 @@
-"""Run all algorithms on a small net, and write into docs/how-to/scaling.md how each one trains it."""
+"""Run all algorithms on a small net, and write into docs/reference/scaling.md how each one trains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import heterophony as hp
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.core import client, meeting
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scaling.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "scaling.md"
 BEGIN, END = "<!-- fast: written by scripts/generate -->\n", "<!-- /fast -->\n"
 WAYS = {
     ("groups",): "all passes in groups",

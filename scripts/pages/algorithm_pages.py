@@ -10,7 +10,7 @@ from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
 from heterophony.core.algorithm import Algorithm
-from heterophony.papers.leaderboard import Entry, RankedEntry, build_row, read_leaderboard
+from heterophony.papers.leaderboard import Entry, RankedEntry, build_ranked_entry, read_leaderboard
 from heterophony.tools.tables import list_algorithm_rows
 
 from .curve_drawing import draw_curves
@@ -166,7 +166,9 @@ def write_measurements(name: str) -> str:
             "MB, both ways",
             "work, × FedAvg",
         ]
-        parts.append(write_table(titles, [list_cells(build_row(entry, {})) for entry in own]))
+        parts.append(
+            write_table(titles, [list_cells(build_ranked_entry(entry, {})) for entry in own])
+        )
         parts.append(
             "Means with half of the 95 % interval over five seeds; the"
             " [comparison](../comparison.md) says how they were tuned and measured.\n"

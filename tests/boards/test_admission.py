@@ -17,10 +17,10 @@ from heterophony.boards.broker.certificates import (
     CertificateAuthority,
     CertificateStore,
     EnrolledClients,
-    read_clients,
+    read_certificate_clients,
 )
 from heterophony.boards.protocol.messages import ClientSummary, Hello
-from heterophony.boards.server import describe_dominance, find_objection
+from heterophony.boards.server import describe_dominant_client, find_objection
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, StoppedError
@@ -94,12 +94,12 @@ def test_data_that_the_server_does_not_have_are_not_checked_and_it_says_so(monke
 
 def test_who_outweighs_all_others_is_named():
     shown = {str(i): replace(GOOD, name=str(i)) for i in range(4)}
-    assert describe_dominance(OWN, shown) == ""
+    assert describe_dominant_client(OWN, shown) == ""
     shown["2"] = replace(shown["2"], train=9_000_000)
-    warning = describe_dominance(OWN, shown)
+    warning = describe_dominant_client(OWN, shown)
     assert warning.startswith("client 2 says that it has 9000000 of all 9000120 training examples")
     uniform = replace(OWN, aggregation=replace(OWN.aggregation, weights="uniform"))
-    assert describe_dominance(uniform, shown) == ""
+    assert describe_dominant_client(uniform, shown) == ""
 
 
 # Enrolments that name clients ---------------------------------------------------------------
@@ -113,7 +113,7 @@ def enrolled(tmp_path_factory) -> Path:
     store.create_folders()
     for name, clients in {"pi-1": ["0", "1"], "pi-2": [], "pi-3": []}.items():
         issued = authority.issue_for_board(name, authority.valid_until, clients)
-        assert read_clients(issued.certificate) == tuple(clients)
+        assert read_certificate_clients(issued.certificate) == tuple(clients)
         store.add(name, issued.certificate)
     store.revoke("pi-3")
     return folder

@@ -425,7 +425,7 @@ def test_a_broker_too_busy_to_end_a_connection_is_restarted(broker, join, monkey
     def fail(*_: object) -> None:
         raise BrokerError("it does not answer")
 
-    monkeypatch.setattr(maintenance, "end_session", fail)
+    monkeypatch.setattr(maintenance, "end_mqtt_session", fail)
     broker.revoke("cam-1")
     assert thief.losses.get(timeout=DEADLINE)
     assert (lets_in(lost), lets_in(kept)) == (False, True)

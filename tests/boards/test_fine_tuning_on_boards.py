@@ -16,7 +16,7 @@ from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, simulate
 from heterophony.boards import board as board_module
 from heterophony.boards.board import BoardOptions, BoardRun
 from heterophony.boards.broker.enrolment import Enrolment
-from heterophony.boards.journal import parse_line, read_journal
+from heterophony.boards.journal import parse_journal_line, read_journal
 from heterophony.boards.protocol.blobs import GivenStore
 from heterophony.config.checkpoint import save_checkpoint
 from heterophony.core.tensors import Tensors
@@ -142,7 +142,7 @@ def test_a_checkpoint_is_sent_once_and_kept_for_later_runs(known, tmp_path, monk
         result, _ = on_boards(config, known, tmp_path / name, say=lines.append)
         assert result.model_sha256 == alone.model_sha256
         assert result.bytes == alone.bytes
-        facts = [parse_line(line) for line in read_journal(tmp_path / name / "run")]
+        facts = [parse_journal_line(line) for line in read_journal(tmp_path / name / "run")]
         given = {f.board: f.details["bytes"] for f in facts if f.kind == "given"}
         size = (tmp_path / "start.safetensors").stat().st_size
         assert given == dict.fromkeys(boards, size)

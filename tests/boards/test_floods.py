@@ -24,7 +24,7 @@ from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import EnrolledClients, read_serial_number
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.engine import FLOOD_REASON
-from heterophony.boards.journal import find_damage, parse_line, read_journal
+from heterophony.boards.journal import find_altered_lines, parse_journal_line, read_journal
 from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.protocol.topics import make_board_topic
 from heterophony.results.boards import build_boards_section, read_board_status
@@ -107,8 +107,8 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
 def check_journal(folder: Path, broker: Broker | None) -> None:
     """Who joined with which certificate, what went to whom and came back, and who was shut out."""
     lines = read_journal(folder)
-    facts = [parse_line(line) for line in lines]
-    assert list(find_damage(lines)) == []
+    facts = [parse_journal_line(line) for line in lines]
+    assert list(find_altered_lines(lines)) == []
     assert [f.kind for f in (facts[0], facts[-1])] == ["started", "ended"]
     joined = {f.board: f.details for f in facts if f.kind == "joined"}
     assert {name: details["clients"] for name, details in joined.items()} == HELD

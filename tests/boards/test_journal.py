@@ -13,8 +13,8 @@ from heterophony.boards.journal import (
     JOURNAL_FILE,
     MAX_LINES_OF_BOARD,
     Journal,
-    find_damage,
-    parse_line,
+    find_altered_lines,
+    parse_journal_line,
     read_journal,
 )
 from heterophony.cli import app
@@ -23,7 +23,7 @@ HOSTILE = "\x1b[2J\x07\u202egnp\n2026 0000000000000000 joined evil {}"
 
 
 def kinds(folder: Path) -> list[str]:
-    return [parse_line(line).kind for line in read_journal(folder)]
+    return [parse_journal_line(line).kind for line in read_journal(folder)]
 
 
 def written(folder: Path) -> list[str]:
@@ -40,8 +40,8 @@ def written(folder: Path) -> list[str]:
 def test_a_second_start_continues_the_journal(tmp_path):
     lines = written(tmp_path)
     assert kinds(tmp_path) == ["started", "joined", "ended", "resumed", "refused", "ended"]
-    assert list(find_damage(lines)) == []
-    fact = parse_line(lines[1])
+    assert list(find_altered_lines(lines)) == []
+    fact = parse_journal_line(lines[1])
     assert (fact.board, fact.details, fact.time[-1]) == ("one", {"clients": ["0", "1"]}, "Z")
 
 
@@ -49,11 +49,11 @@ def test_every_altered_removed_or_moved_line_is_noticed(tmp_path):
     lines = written(tmp_path)
     for i in range(len(lines)):
         altered = [*lines[:i], lines[i].replace(" {", " { ", 1), *lines[i + 1 :]]
-        assert [n for n, _ in find_damage(altered)] == [i + 1]
-        assert next(n for n, _ in find_damage([*lines[:i], "?", *lines[i + 1 :]])) == i + 1
+        assert [n for n, _ in find_altered_lines(altered)] == [i + 1]
+        assert next(n for n, _ in find_altered_lines([*lines[:i], "?", *lines[i + 1 :]])) == i + 1
         if i + 1 < len(lines):  # the end can be cut off unnoticed
-            assert [n for n, _ in find_damage([*lines[:i], *lines[i + 1 :]])] == [i + 1]
-            assert list(find_damage([*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]))
+            assert [n for n, _ in find_altered_lines([*lines[:i], *lines[i + 1 :]])] == [i + 1]
+            assert list(find_altered_lines([*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]))
 
 
 def test_a_line_that_was_being_written_when_the_server_died_is_removed(tmp_path):
@@ -62,7 +62,7 @@ def test_a_line_that_was_being_written_when_the_server_died_is_removed(tmp_path)
         file.write(b"2026-01-01T00:00:00Z 0123")
     with Journal(tmp_path, [].append):
         assert read_journal(tmp_path) == lines
-    assert list(find_damage(read_journal(tmp_path))) == []
+    assert list(find_altered_lines(read_journal(tmp_path))) == []
 
 
 def test_whatever_a_board_says_stays_on_one_line_of_plain_ascii(tmp_path):
@@ -70,7 +70,7 @@ def test_whatever_a_board_says_stays_on_one_line_of_plain_ascii(tmp_path):
     content = (tmp_path / JOURNAL_FILE).read_text()
     assert content.isascii()
     assert content.replace("\n", "").isprintable()
-    assert parse_line(lines[4]).details == {"why": HOSTILE}
+    assert parse_journal_line(lines[4]).details == {"why": HOSTILE}
     with Journal(tmp_path, [].append) as more:
         more.record("refused", "two", why="y" * 100_000)
     assert max(map(len, read_journal(tmp_path))) <= journal.MAX_LINE_BYTES
@@ -87,7 +87,7 @@ def test_equal_refusals_are_written_once_and_a_board_has_a_quota(tmp_path):
             made.record("refused", "two", why=f"reason {n}")
             made.record("left", "two")
         made.record("refused", "three", why="damaged")
-    facts = [parse_line(line) for line in read_journal(tmp_path)]
+    facts = [parse_journal_line(line) for line in read_journal(tmp_path)]
     assert [f.board for f in facts].count("one") == 2
     assert [f.board for f in facts].count("two") == MAX_LINES_OF_BOARD + 1
     counted = {f.board: f.details["more"] for f in facts if f.kind == "counted"}
@@ -105,7 +105,7 @@ def test_a_full_journal_says_so_in_its_last_line_and_stays_full(tmp_path, monkey
     assert kinds(tmp_path)[-1] == "full"
     assert kinds(tmp_path).count("full") == len(said) == 1
     assert (tmp_path / JOURNAL_FILE).stat().st_size <= journal.MAX_FILE_BYTES
-    assert list(find_damage(read_journal(tmp_path))) == []
+    assert list(find_altered_lines(read_journal(tmp_path))) == []
 
 
 @pytest.mark.parametrize("obstacle", ["link", "folder"])

@@ -23,7 +23,7 @@ from helpers.boards import (
     small,
 )
 from helpers.sessions import RUN, Simulation, jobs_of
-from heterophony.boards.board import BoardFolder, BoardRun, take_part, wait_for_run
+from heterophony.boards.board import BoardFolder, BoardRun, take_part_in_run, wait_for_run
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import EnrolledClients
 from heterophony.boards.broker.enrolment import Enrolment, make_endpoint
@@ -86,7 +86,7 @@ def test_boards_go_on_with_a_run_that_was_deleted_and_started_anew(broker, tmp_p
     known, config, said = broker[1], small("fedreg"), list[str]()
     boards = [
         threading.Thread(
-            target=take_part,
+            target=take_part_in_run,
             args=(known[name], "again", tmp_path / name, clients, said.append),
             daemon=True,
         )

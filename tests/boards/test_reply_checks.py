@@ -33,7 +33,7 @@ NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 def far() -> RemoteFederation:
     """The same clients as a server knows them."""
     near = digits()
-    counts = near.counts().tolist()
+    counts = near.count_labels().tolist()
     held = {
         c: ClientSummary(
             name=c,
@@ -311,10 +311,10 @@ def test_a_roster_is_a_federation_without_data():
     near, there = digits(), far()
     assert there.clients == near.clients
     assert there.sizes() == near.sizes()
-    assert there.counts().tolist() == near.counts().tolist()
+    assert there.count_labels().tolist() == near.count_labels().tolist()
     assert there.shape == near.shape
     assert there.classes == near.classes
-    assert there.whole().sizes("test") == near.sizes("test")
+    assert there.include_new_clients().sizes("test") == near.sizes("test")
     assert len(there.sha256) == 64
     with pytest.raises(DataError, match="the data of client 0 are on its board"):
         there.data("0")

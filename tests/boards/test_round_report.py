@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heterophony.boards.engine import compare_metrics
-from heterophony.boards.protocol.board_stats import RoundTimeline, measure_union
+from heterophony.boards.protocol.board_stats import RoundTimeline, measure_covered_time
 from heterophony.boards.protocol.messages import Assigned, BlobRef, Done
 
 BLOB = BlobRef("0" * 64, 1)
@@ -47,8 +47,8 @@ def test_times_of_transfer_work_and_waiting_add_up_to_the_round():
 
 
 def test_intervals_that_overlap_count_once():
-    assert measure_union([(0, 2), (1, 3), (5, 6), (5.5, 5.7)]) == 4
-    assert measure_union([]) == 0
+    assert measure_covered_time([(0, 2), (1, 3), (5, 6), (5.5, 5.7)]) == 4
+    assert measure_covered_time([]) == 0
 
 
 def test_counters_of_a_board_are_compared_with_its_last_report():

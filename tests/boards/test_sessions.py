@@ -159,11 +159,7 @@ def test_a_board_that_vanishes_while_it_sends_goes_on_with_the_chunks_that_are_m
 
     def received() -> int:
         record = world.server.registry.boards.get("pi-1")
-        return (
-            len(record.current_transfer[1].incoming.received)
-            if record and record.current_transfer
-            else 0
-        )
+        return len(record.current_transfer[1].received) if record and record.current_transfer else 0
 
     world.until(lambda: bool(board.worked))
     while received() < 5:  # in the middle of what is on its way
@@ -229,7 +225,7 @@ def test_a_reply_that_comes_after_the_deadline_is_not_taken(tmp_path):
     world.until(lambda: slow.busy is not None)
     slow.busy = world.now + 30, slow.busy[1]
     world.until(lambda: len(world.replies) == 1)
-    world.server.abandon_open_jobs()
+    world.server.assignments.abandon_open_jobs()
     late = job_codec.encode_reply(doubled(slow.busy[1]))
     done = Done(slow.session.jobs.current.id, 0, 0, BlobRef.from_bytes(late), 1.0)
     replies = world.play(jobs_of(1, "ab", tests=False))

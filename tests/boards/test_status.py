@@ -103,7 +103,7 @@ def test_what_a_board_is_doing_follows_from_what_it_asks_for(tmp_path):
     seen.append(doing(world))
     steps = ["asked", "pull", "pull", "train", "send"]
     assert seen == [[(what, "a", 3)] for what in steps]
-    world.server.abandon_open_jobs()
+    world.server.assignments.abandon_open_jobs()
     assert doing(world) == []
 
 
@@ -306,7 +306,7 @@ def test_a_damaged_file_is_one_line_and_nothing_else_is_lost(tmp_path, text):
     (run / "boards-now.json").write_text(text)
     view = views.ViewLoader(run).load_view()
     line = "The boards cannot be shown: boards-now.json is damaged, or of another version."
-    assert [d["summary"] for d in parts(view.message)["boards"]] == [line]
+    assert [d["summary"] for d in parts(b"".join(view.message_parts))["boards"]] == [line]
     assert data_of(html.render_report(runs.load_runs([run])))["boards"][0]["table"]["rows"] == []
     assert view.note == ""
 
@@ -314,10 +314,10 @@ def test_a_damaged_file_is_one_line_and_nothing_else_is_lost(tmp_path, text):
 def test_only_the_boards_are_told_again_when_only_they_change(tmp_path, world):
     run = stored(tmp_path / "run", played(FIRST, finished=False))
     board = views.ViewLoader(run)
-    assert set(parts(board.load_view().message)) == {"note", "message"}
+    assert set(parts(b"".join(board.load_view().message_parts))) == {"note", "message"}
     written(run, world)
     first = board.load_view()
-    assert set(parts(first.message)) == {"note", "message", "boards"}
+    assert set(parts(b"".join(first.message_parts))) == {"note", "message", "boards"}
     written(run, world, pi_1={"jobs": 77})
     second = board.load_view()
     assert second.message_parts[0] is first.message_parts[0]
@@ -325,7 +325,7 @@ def test_only_the_boards_are_told_again_when_only_they_change(tmp_path, world):
     assert data_of(second.render_html())["boards"][0]["table"]["rows"][0]["cells"][4] == "77"
     assert board.load_view() is second
     (run / "boards-now.json").unlink()
-    assert set(parts(board.load_view().message)) == {"note", "message"}
+    assert set(parts(b"".join(board.load_view().message_parts))) == {"note", "message"}
 
 
 def test_a_silent_server_is_named_and_an_ended_run_is_not(tmp_path, world):

@@ -77,8 +77,8 @@ def test_killed_boards_and_brokers_cost_no_bit_and_the_same_command_shows_the_re
     }
     struck = [line for line in done.stderr.splitlines() if line.startswith("round")]
     assert struck == [
-        "round 0: board 1 was killed; it is back",
-        "round 1: the broker was killed; it is back",
+        "round 0: board 1 was killed and restarted",
+        "round 1: the broker was killed and restarted",
     ]
     assert not Path("runs/testbed/testbed/broker").exists()
     again = call(*words[:-1])

@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from heterophony.boards.engine import MAX_BATCH, ServerLink
 from heterophony.boards.protocol.topics import find_owner, make_board_topic
 from heterophony.boards.transport import queues as inbox_module
-from heterophony.boards.transport.connection import explain_loss
+from heterophony.boards.transport.connection import explain_lost_connection
 from heterophony.boards.transport.mqtt_transport import BackoffSettings, ReconnectBackoff
 from heterophony.boards.transport.paho_client import ByteCounts, CountingPahoClient
 from heterophony.boards.transport.queues import (
@@ -211,5 +211,5 @@ def test_a_client_counts_the_bytes_of_its_packets(monkeypatch):
 
 def test_a_cut_handshake_is_explained_and_other_reasons_are_kept():
     cut = "failed to receive on socket: EOF occurred in violation of protocol (_ssl.c:2427)"
-    assert "this enrolment may be revoked" in explain_loss(cut)
-    assert explain_loss("Connection refused") == "Connection refused"
+    assert "this enrolment may be revoked" in explain_lost_connection(cut)
+    assert explain_lost_connection("Connection refused") == "Connection refused"

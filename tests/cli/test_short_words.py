@@ -48,6 +48,7 @@ def test_a_file_of_that_name_is_read():
     [
         (["fedrag"], "fedrag: neither a file nor an algorithm; did you mean 'fedreg'?"),
         (["my.toml"], "cannot read my.toml: No such file or directory"),
+        (["missing.yaml"], "cannot read missing.yaml: No such file or directory"),
         (["conf/mine"], "cannot read conf/mine: No such file or directory"),
         (["nowhere:Mine"], "algorithm.name: there is no module 'nowhere' on this machine"),
         (

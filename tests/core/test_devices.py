@@ -230,7 +230,7 @@ def begun_sweep(tmp_path) -> Path:
     """A sweep whose two runs have not started."""
     pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.accelerator=cpu"]
     plan = build_sweep(None, pairs, ["training.lr=0.01,0.1"])
-    create_sweep(tmp_path / "sweep", plan.combinations, plan.seeds, plan.maker.make)
+    create_sweep(tmp_path / "sweep", plan.combinations, plan.seeds, plan.maker.make_spec)
     return tmp_path / "sweep"
 
 
@@ -253,12 +253,12 @@ def test_runs_side_by_side_say_that_they_continue_elsewhere(begun_sweep, pretend
     pretend(1)
     said, labels, widths = [], [], []
 
-    def supervise(work, width, receive):
+    def supervise_runs(work, width, receive):
         widths.append(width)
         receive(next(iter(work)), {"event": "start", "test": [1]})
         return {}
 
-    monkeypatch.setattr(many, "supervise", supervise)
+    monkeypatch.setattr(many, "supervise_runs", supervise_runs)
     monkeypatch.setattr(base, "count_cores", lambda: 9)
     due = list_due_folders(begun_sweep)
     for folder in due:

@@ -78,12 +78,12 @@ def test_every_example_is_somebodys_to_train_or_to_test():
 def test_counts_are_those_of_the_labels():
     f = made()
     for part in ("train", "test"):
-        counts = f.counts(part)
+        counts = f.count_labels(part)
         assert counts.shape == (6, 4)
         assert counts.sum(axis=1).tolist() == list(f.sizes(part).values())
         for row, rows in zip(counts, getattr(f, part).values(), strict=True):
             assert row.tolist() == [int((f.y[rows] == c).sum()) for c in range(4)]
-    assert (f.counts() + f.counts("test")).sum(axis=0).tolist() == [30] * 4
+    assert (f.count_labels() + f.count_labels("test")).sum(axis=0).tolist() == [30] * 4
 
 
 def test_a_clients_data_are_its_own_rows_of_the_one_pool():
@@ -92,7 +92,7 @@ def test_a_clients_data_are_its_own_rows_of_the_one_pool():
     assert data.train.x is f.x
     assert data.test.x is f.x
     assert data.classes == 4
-    assert data.counts.tolist() == f.counts()[3].tolist()
+    assert data.counts.tolist() == f.count_labels()[3].tolist()
     assert torch.equal(data.train.labels, f.y[f.train["3"]])
     assert torch.equal(data.test.get_all_stored(), f.x[f.test["3"]])
     assert data.train.scale == f.scale

@@ -292,8 +292,8 @@ class Evil:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lambda mark: {"x": Evil(mark), "y": np.arange(2)}, "refused: it asks for posix.system"),
-        (lambda mark: {"x": np.array([Evil(mark)]), "y": [1]}, "refused: it asks for posix.system"),
+        (lambda mark: {"x": Evil(mark), "y": np.arange(2)}, "it names posix.system"),
+        (lambda mark: {"x": np.array([Evil(mark)]), "y": [1]}, "it names posix.system"),
         (lambda mark: {"x": np.array([None, 1]), "y": [0, 1]}, "an array of Python objects"),
         (lambda mark: {"x": pair_texts([[1, 2], [3]]), "y": [0, 1]}, "an array of Python objects"),
         (lambda mark: {"x": pair_texts([["a"], ["b"]]), "y": [0, 1]}, "not whole numbers"),
@@ -321,7 +321,7 @@ class Evil:
         (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "have different lengths"),
         (lambda mark: {"x": [[1.0], [2.0]], "y": np.arange(2)}, "a dict with arrays x and y"),
         (lambda mark: [1, 2], "not a dictionary"),
-        (lambda mark: {1: 2}, "refused: a key 1"),
+        (lambda mark: {1: 2}, ": a key 1"),
     ],
 )
 def test_a_file_of_pfllib_that_is_not_plain_arrays_is_refused(tmp_path, content, words):

@@ -25,7 +25,7 @@ from heterophony.data.partitions import (
     Terms,
     compute_shares,
 )
-from heterophony.data.partitions.base import apportion
+from heterophony.data.partitions.base import divide_in_proportion
 from heterophony.data.source import Source
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
@@ -406,7 +406,7 @@ def test_a_federation_knows_the_users_behind_its_clients():
 @given(n=st.integers(0, 500), weights=st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_things_are_apportioned_by_largest_remainder(n, weights):
     assume(sum(weights))
-    parts = apportion(n, np.array(weights))
+    parts = divide_in_proportion(n, np.array(weights))
     exact = n * np.array(weights) / sum(weights)
     assert parts.sum() == n
     assert (parts >= np.floor(exact - 1e-9)).all()
@@ -444,7 +444,7 @@ def test_every_test_example_of_a_class_somebody_holds_is_given_once_in_proportio
 def test_clients_are_tested_on_the_classes_they_train_on(rule):
     source = official(4, 60, 20)
     federation = partition_source(source, rule, Terms(4, split="official"))
-    train, test = federation.counts(), federation.counts("test")
+    train, test = federation.count_labels(), federation.count_labels("test")
     assert ((train > 0) == (test > 0)).all()
     assert test.sum() == sum(20 for c in train.sum(axis=0) if c)
     assert all(r.max() < 240 for r in federation.train.values())
@@ -494,6 +494,6 @@ def test_the_library_takes_partition_split_and_feature_skew():
         (x, np.arange(40) % 2), clients=4, partition=rule, feature_skew=hp.Rotation(20), seed=7
     )
     assert federation.skew == hp.Rotation(20, seed=7)
-    assert (federation.counts() > 0).sum(axis=1).tolist() == [1] * 4
+    assert (federation.count_labels() > 0).sum(axis=1).tolist() == [1] * 4
     with pytest.raises(DataError, match="official"):
         hp.federate((x, np.arange(40) % 2), clients=4, partition=rule, split="official")

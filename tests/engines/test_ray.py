@@ -145,7 +145,9 @@ def test_every_algorithm_has_the_serial_bits_on_two_nodes_and_one_of_each_kind_o
 def test_clients_selected_twice_or_late_or_after_training_have_the_serial_bits(nodes):
     how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 3}
     how |= {"faults": hp.Faults(dropout=0.3)}
-    federation = hp.federate("digits", clients=6, partition=hp.IID(), seed=1).keeping_out(0.3, 1)
+    federation = hp.federate("digits", clients=6, partition=hp.IID(), seed=1).set_aside_new_clients(
+        0.3, 1
+    )
     runs = [played("fedper", federation, engine=e, **how) for e in ("serial", "ray")]
     assert untimed(runs[0]) == untimed(runs[1])
 
@@ -640,7 +642,13 @@ def test_data_are_unpacked_once_and_opened_by_all(tmp_path, monkeypatch):
     monkeypatch.setattr(temp_folders, "find_temp_root", lambda: tmp_path)
     federation = hp.federate("digits", clients=3, seed=0)
     bundle = remote_job.RunBundle(
-        *(remote_job.get_versions(), (), b"", federation.about(), federation.arrays()),
+        *(
+            remote_job.get_versions(),
+            (),
+            b"",
+            federation.format_header(),
+            federation.collect_arrays(),
+        ),
         remote_job.WorkerPlace.describe(ON_CPU),
     )
     for _ in range(2):

@@ -16,7 +16,6 @@ from heterophony.boards.board import BoardFolder
 from heterophony.boards.protocol import blobs, board_session, messages, server_session
 from heterophony.boards.protocol.assignments import Assignments
 from heterophony.boards.protocol.blobs import (
-    BlobTransfer,
     IncomingBlob,
     ResendTimer,
 )
@@ -383,7 +382,7 @@ def save_nothing(_: Any) -> Any:
 
 
 take_out("repeat what got no answer", (ResendTimer, "advance_if_due", never_due))
-take_out("repeat requests for chunks", (BlobTransfer, "repeat_overdue_request", nothing))
+take_out("repeat requests for chunks", (IncomingBlob, "repeat_overdue_request", nothing))
 take_out("repeat jobs", (Assignments, "repeat_overdue", nothing))
 take_out("repeat announcements of replies", (JobQueue, "repeat_overdue", nothing))
 take_out("repeat a Hello", (BoardSession, "tick", without_hello))
@@ -415,7 +414,7 @@ take_out(
     (blobs.ReplyStore, "find_reply", lambda _: store_later.find_reply),  # type: ignore[attr-defined]
 )
 take_out("check the sha256 of a stored reply", (blobs.ReplyStore, "load_file", load_any))
-take_out("keep Control messages in order", (board_session, "rank_control", any_order))
+take_out("keep Control messages in order", (board_session, "rank_control_message", any_order))
 take_out("sync the name of events.jsonl", (RunFolder, "__init__", names_known))
 
 

@@ -32,7 +32,7 @@ from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.journal import StatusWriter
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.blobs import ReplyStore
-from heterophony.boards.protocol.board_session import JobQueue, rank_control
+from heterophony.boards.protocol.board_session import JobQueue, rank_control_message
 from heterophony.boards.protocol.messages import Control
 from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.boards.server import ServerHooks, serve
@@ -201,7 +201,7 @@ def summarize_once(client: str) -> Any:
     return SUMMARIZE(build_federation(), client)
 
 
-LIST_OUTSIDE = round_events.list_outside
+LIST_OUTSIDE = round_events.list_uncovered_facts
 OUTSIDE: dict[str, Any] = {}
 
 
@@ -223,12 +223,12 @@ def shared_patches() -> list[Any]:
     """Return patches that skip slow work whose result is the same for all seeds."""
     patch: Any = mock.patch.object
     return [
-        patch(round_events, "list_outside", list_outside_once),
+        patch(round_events, "list_uncovered_facts", list_outside_once),
         patch(base, "work_together", work_apart),
         patch(board_module, "work", SHARED),
         patch(board_module, "parse_config", parse_once),
         patch(board_data, "BoardSensors", NoSensors),
-        patch(board_data, "reset_peak", lambda: None),
+        patch(board_data, "reset_peak_memory", lambda: None),
         patch(board_data, "read_free_bytes", lambda: 1 << 32),
         patch(board_module, "prepare_torch", lambda compute: None),
         patch(board_data, "summarize_client", lambda federation, c: summarize_once(c)),
@@ -414,7 +414,7 @@ class World:
 
     def watch_control(self, handle: Any) -> Any:
         def watched(jobs: JobQueue, control: Control, now: float) -> Any:
-            if jobs.control and rank_control(control) < rank_control(jobs.control):
+            if jobs.control and rank_control_message(control) < rank_control_message(jobs.control):
                 raise PromiseError(f"board {self.disk.current} goes back to an older state")
             return handle(jobs, control, now)
 

@@ -136,9 +136,9 @@ def check_chunk(payload: bytes) -> None:
     with suppress(CodecError):
         chunk = chunks.decode_chunk(payload)
         assert chunks.encode_chunk(chunk) == payload
-        incoming = chunks.IncomingBlob(m.BlobRef.from_bytes(BLOB), len(BLOB))
+        incoming = chunks.IncomingBlob(m.BlobRef.from_bytes(BLOB), len(BLOB), 0.0)
         incoming.request_next()
-        incoming.add_chunk(chunk)
+        incoming.add_chunk(chunk, 0.0)
         assert incoming.assemble() in (None, BLOB)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from heterophony.boards.fleet.hosts import Board
-from heterophony.boards.fleet.ssh import Answer, SshRunner
+from heterophony.boards.fleet.ssh import ProgramResult, SshRunner
 
 
 class LocalRunner(SshRunner):
@@ -20,7 +20,7 @@ class LocalRunner(SshRunner):
 
     def run(
         self, board: Board, words: Sequence[str], pieces: Iterable[bytes] = (), seconds: float = 60
-    ) -> Answer:
+    ) -> ProgramResult:
         home = self.folder / board.name
         home.mkdir(exist_ok=True)
         try:
@@ -31,8 +31,8 @@ class LocalRunner(SshRunner):
                 env={**os.environ, "HOME": str(home)},
             )
         except FileNotFoundError:  # as the shell of a board would say
-            return Answer(127, b"", f"sh: {words[0]}: not found")
-        return Answer(done.returncode, done.stdout, done.stderr.decode())
+            return ProgramResult(127, b"", f"sh: {words[0]}: not found")
+        return ProgramResult(done.returncode, done.stdout, done.stderr.decode())
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

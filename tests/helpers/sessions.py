@@ -102,7 +102,7 @@ class BoardRun:
             else:
                 self.worked[job.client, job.kind, job.t, job.turn] += 1
                 out += s.submit_reply(job_codec.encode_reply(reply), reply.metrics["seconds"], now)
-        if self.busy is None and (work := s.take_next_job()):
+        if self.busy is None and (work := s.jobs.take_next_job()):
             self.busy = now + 1.5, work
         return out
 

@@ -89,7 +89,7 @@ def test_augmented_images_have_the_bits_of_the_cpu_there():
 
 
 def test_new_clients_have_the_bits_of_the_cpu_there():
-    federation = digits().keeping_out(0.3, 0)
+    federation = digits().set_aside_new_clients(0.3, 0)
     there, here = (played("fedper", federation, rounds=1, accelerator=d) for d in ("shadow", "cpu"))
     assert untimed(there)[1:] == untimed(here)[1:]
 

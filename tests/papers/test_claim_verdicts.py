@@ -10,8 +10,8 @@ from heterophony.papers.claim_data import (
     FindingVerdict,
     build_case_table,
     classify_verdict,
-    count_findings,
     describe_found,
+    summarise_findings,
     summarise_verdict,
 )
 from heterophony.papers.claim_list import Finding, PaperClaim, compare_falls, compare_two
@@ -322,12 +322,12 @@ def test_findings_are_counted_with_the_words_of_their_scale():
     small = decide(claim(), runs([4.0, 4.5, 3.5]))
     full = decide(claim(), runs([-4.0, -4.5, -3.5], scale="full"))
     found = [FindingVerdict(Finding((claim(),)), (one, one, one)) for one in (small, full, small)]
-    assert count_findings(found) == (
+    assert summarise_findings(found) == (
         "3 findings from 9 claims: 0 hold by the method; at full scale 0 hold and 1 does not hold;"
         " at medium scale 2 are seen, 0 are not seen and 0 are not yet trained; 0 are undecided"
     )
     limited = replace(small, verdict="seen at medium scale under condition: momentum 0")
-    assert "at medium scale 1 is seen (1 under a condition)," in count_findings(
+    assert "at medium scale 1 is seen (1 under a condition)," in summarise_findings(
         [FindingVerdict(Finding((claim(),)), (limited,))]
     )
 

@@ -16,10 +16,10 @@ from heterophony.papers import scaling as medium
 from heterophony.papers.claim_data import (
     VERDICTS,
     classify_verdict,
-    count_findings,
     describe_cost,
     judge_all_claims,
     list_verdicts,
+    summarise_findings,
 )
 from heterophony.papers.claim_list import (
     PaperClaim,
@@ -34,8 +34,8 @@ from heterophony.papers.evidence import (
     StoredRun,
     digest_settings,
     list_cells_at_scales,
-    match_runs,
-    parse_runs,
+    match_runs_to_cells,
+    parse_stored_runs,
     read_stored_runs,
     write_stored_runs,
 )
@@ -201,7 +201,7 @@ def test_runs_are_found_by_their_settings_and_stored_as_they_are(tmp_path):
     cells = list_cells_at_scales(
         [load_table("fedreg-table2-sota"), load_table("pfakd-table1-main")]
     )
-    found = list(match_runs(load_runs([FULL_RUNS]), cells))
+    found = list(match_runs_to_cells(load_runs([FULL_RUNS]), cells))
     assert [(r.table, r.scale, r.row, r.column, r.variant, r.seed) for r in found] == [
         ("fedreg-table2-sota", "full", row, "Fashion-MNIST", "", 0) for row in ("FedAvg", "FedReG")
     ]
@@ -211,7 +211,7 @@ def test_runs_are_found_by_their_settings_and_stored_as_they_are(tmp_path):
     assert numbers["G"] == pytest.approx(100 * result["G"]["best"], abs=1e-3)
     assert numbers["P last10"] == pytest.approx(100 * result["P"]["last10"]["mean"], abs=1e-3)
     (file,) = write_stored_runs(tmp_path, reversed(found))
-    assert parse_runs(file.read_text(), file.name) == found
+    assert parse_stored_runs(file.read_text(), file.name) == found
     shipped = {r.key: r for r in read_stored_runs()}
     assert all(shipped[r.key] == r for r in found)
 
@@ -271,7 +271,7 @@ def test_other_data_stand_in_unless_they_are_another_column_of_the_table():
 
 def test_a_damaged_file_of_runs_is_named():
     with pytest.raises(DataError, match=r"x\.json is damaged, or was written by another version"):
-        parse_runs('{"runs":[{"row":1}]}', "x.json")
+        parse_stored_runs('{"runs":[{"row":1}]}', "x.json")
 
 
 def test_shipped_runs_have_the_settings_of_their_cells():
@@ -308,7 +308,7 @@ def test_the_command_lists_all_claims_for_programs(tmp_path, monkeypatch):
 
 def test_the_headline_counts_findings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    headline = count_findings(FOUND)
+    headline = summarise_findings(FOUND)
     assert headline.startswith(f"{len(FOUND)} findings from {len(CLAIMS)} claims: ")
     assert " ".join(headline.split()) in " ".join(asked("--claims").output.split())
 

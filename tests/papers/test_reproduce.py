@@ -44,7 +44,7 @@ from heterophony.papers.result_table import (
     TEXT_COLUMNS,
     describe_diverged,
     describe_paper_table,
-    list_cells,
+    list_number_cells,
 )
 from heterophony.papers.table import (
     TABLES,
@@ -301,7 +301,7 @@ def test_every_line_shows_the_last_ten_beside_the_number():
     }
     (found,) = compare_numbers([cell], {("a", "c"): values}, {})
     columns = [*TEXT_COLUMNS.values(), *NUMBER_COLUMNS.values()]
-    (shown,) = format_rows(ResultTable.build(columns, [list(list_cells(found).values())]))
+    (shown,) = format_rows(ResultTable.build(columns, [list(list_number_cells(found).values())]))
     assert shown == [
         *("a", "c", "fmnist, convnet", "", "G, %", "84.27", "83.50 ± 0.71", "81.00 ± 1.41"),
         *("−0.77", "within noise"),

@@ -12,7 +12,7 @@ from helpers.commands import call, refused
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError
 from heterophony.papers import scaling as quick
-from heterophony.papers.evidence import is_run_of
+from heterophony.papers.evidence import is_run_of_cell
 from heterophony.papers.reproduce import CellRun
 from heterophony.papers.table import Cell, PublishedTable, load_table, load_tables
 
@@ -111,8 +111,8 @@ def test_a_run_of_a_variant_is_no_run_of_the_table_as_printed():
         (cell,) = select(table.choose_variants(names), "FedReG", "Fashion-MNIST")
         (plain,) = select(table, "FedReG", "Fashion-MNIST")
         run = tomllib.loads(resolve_config(cell.config).to_toml())
-        assert is_run_of(cell.config, run)
-        assert is_run_of(plain.config, run) == (names == [])
+        assert is_run_of_cell(cell.config, run)
+        assert is_run_of_cell(plain.config, run) == (names == [])
 
 
 def test_variants_are_combined_in_the_order_of_the_file():

@@ -55,12 +55,12 @@ from heterophony.privacy.attacks import (
     total_variation,
 )
 from heterophony.privacy.audit import Snapshots, match_images, match_labels
-from heterophony.privacy.run_audit import describe_audit, get_preset, is_audit
+from heterophony.privacy.run_audit import describe_audit, get_audit_preset, is_audit
 from heterophony.privacy.summary import (
     PRIVATE_KNOWLEDGE,
     collect_losses,
+    find_rounds_at_losses,
     list_common_levels,
-    match_rounds,
     summarise_audit,
 )
 from heterophony.report.page.html import render_report
@@ -416,7 +416,7 @@ def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
 
 def test_each_level_is_matched_by_the_first_round_that_reaches_it():
     losses = {1: 0.9, 2: 0.5, 3: 0.6, 4: 0.2}
-    assert match_rounds(losses, (0.9, 0.7, 0.55, 0.1)) == {0.9: 1, 0.7: 2, 0.55: 2}
+    assert find_rounds_at_losses(losses, (0.9, 0.7, 0.55, 0.1)) == {0.9: 1, 0.7: 2, 0.55: 2}
     assert list_common_levels({"a": {0.9: 1, 0.5: 2}, "b": {0.9: 3, 0.2: 4}}) == [0.9]
     assert list_common_levels({"a": {0.9: 1}, "b": {}}) == []
     assert list_common_levels({}) == []
@@ -447,7 +447,7 @@ def test_algorithms_are_attacked_and_compared_at_equal_loss(tmp_path):
     quick = min(min(own.values()) for own in losses.values())  # which the other does not reach
     asked = ("--losses", f"{common!r},{quick!r}")
     found = audited(tmp_path / "c", *words, *asked)
-    rounds = {name: match_rounds(own, [common])[common] for name, own in losses.items()}
+    rounds = {name: find_rounds_at_losses(own, [common])[common] for name, own in losses.items()}
     assert {(r["algorithm"], r["round"]) for r in found["attacks"]} == {*rounds.items()}
     assert {n: v[f"{common:g}"]["round"] for n, v in found["matched"].items()} == rounds
     alone = {(r["algorithm"], r["private"]): r["rounds"] for r in by_round["rows"]}
@@ -507,7 +507,7 @@ def change_iterations(content: dict) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (change_row, "fedavg was not attacked at all losses that were asked for"),
+        (change_row, "fedavg was not attacked at all requested losses"),
         (change_iterations, "how is not as in --preset medium"),
     ],
 )
@@ -547,7 +547,7 @@ def test_the_page_carries_the_audit(tmp_path):
         (("fedavg", "--losses", "0.5,-1"), (), "--losses 0.5,-1: must be numbers above 0"),
         (("fedavg", "--losses", "low"), (), "--losses low: must be numbers above 0"),
         (("fedavg", "--losses", "inf"), (), "--losses inf: must be numbers above 0"),
-        (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
+        (("fedavg", "--clients", "9"), (), "--clients 9: there are only 3 clients"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
         (("centralized",), (), "centralized: this algorithm pools all data"),
         (("fedavg", "--labels", "joint"), (), "only dlg optimises them with the images"),
@@ -570,7 +570,7 @@ def test_another_audit_in_the_same_folder_is_refused(tmp_path):
 
 
 def test_the_presets_are_whole():
-    quick, paper = get_preset("quick"), get_preset("paper")
+    quick, paper = get_audit_preset("quick"), get_audit_preset("paper")
     assert quick.attack_settings == AttackSettings()
     assert paper.algorithms == ("fedavg", "fedper", "fedrod", "feddecomp")
     assert (paper.victims.rounds, paper.victims.clients, paper.victims.images) == (

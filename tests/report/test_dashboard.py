@@ -47,7 +47,7 @@ def test_a_run_is_shown_as_its_report_shows_it(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", played(FIRST))
     view = views.ViewLoader(run).load_view()
     expected = json.loads(json.dumps(page_data.build_page_data(runs.load_runs([run]))))
-    assert parts(view.message) == {"note": "", "message": expected}
+    assert parts(b"".join(view.message_parts)) == {"note": "", "message": expected}
     assert data_of(view.render_html()) == expected
 
 
@@ -67,7 +67,7 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     for age, run in enumerate((going, alone, waiting, torn)):
         for file in run.iterdir():
             os.utime(file, ns=(0, 10**18 - age))
-    rows = parts(views.ViewLoader(tmp_path).load_view().message)["run_list"]
+    rows = parts(views.ViewLoader(tmp_path).load_view().message_parts[0])["run_list"]
     last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
     so_far = runs.load_run(going).current_summary.to_dict()
     keys = ("name", "address", "nested", "algorithm", "state", "activity", "G", "P")
@@ -238,8 +238,8 @@ def test_a_run_that_breaks_while_shown_is_named_and_comes_back(
     assert isinstance(loader.load_view().rows, list)
     shutil.rmtree(bad, ignore_errors=True)
     stored(bad, played(FIRST))
-    assert loader.load_view("mine/bad").message == before.message
-    assert loader.load_view("mine").message == both.message
+    assert loader.load_view("mine/bad").message_parts == before.message_parts
+    assert loader.load_view("mine").message_parts == both.message_parts
 
 
 def test_a_damaged_list_of_a_comparison_is_said_and_ends_nothing(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_is_kept_and_what_is_added_are_told_apart():
 def test_who_does_not_rebalance_has_no_such_sizes(algorithm):
     found = compute_label_distribution(digits(), algorithm)
     assert found.balanced is None
-    assert found.label_counts.tolist() == digits().counts().tolist()
+    assert found.label_counts.tolist() == digits().count_labels().tolist()
     assert found.train_sizes.tolist() == list(digits().sizes().values())
     assert found.test_sizes.tolist() == list(digits().sizes("test").values())
 

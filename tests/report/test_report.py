@@ -520,9 +520,9 @@ def test_an_unknown_picture_format_is_refused(compared: Path, tmp_path: Path) ->
 
 
 def test_names_move_apart_around_their_middle() -> None:
-    assert style.spread_heights([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert style.spread_heights([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
-    assert style.spread_heights([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
+    assert style.spread_label_heights([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert style.spread_label_heights([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
+    assert style.spread_label_heights([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
 
 
 # Participation -------------------------------------------------------------------------------

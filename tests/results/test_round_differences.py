@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
-from heterophony.results.statistics import compare_over_rounds, find_reference, smooth_around
+from heterophony.results.statistics import compare_over_rounds, find_reference, smooth_curve
 
 FULL_RUNS = Path(__file__).parents[2] / "results" / "fedreg-table2-sota"
 
@@ -60,7 +60,7 @@ def test_one_seed_has_no_interval():
 
 def test_the_mean_around_an_evaluation_begins_with_the_first_alone():
     gaps = {0: 0.0, 2: 3.0, 4: 6.0, 6: 9.0}
-    assert smooth_around(gaps, 3) == {0: 0.0, 2: 3.0, 4: 6.0, 6: 7.5}
+    assert smooth_curve(gaps, 3) == {0: 0.0, 2: 3.0, 4: 6.0, 6: 7.5}
 
 
 def test_a_reference_is_found_by_its_algorithm():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from heterophony.results import statistics as significance
-from heterophony.results.comparison import Spread, compute_difference, find_bounds
+from heterophony.results.comparison import Spread, compute_difference, get_measure_bounds
 from heterophony.results.statistics import (
     ConfidenceInterval,
     apply_holm_correction,
@@ -77,7 +77,7 @@ def test_an_interval_ends_at_what_is_possible(key, values, task, ends) -> None:
     assert free[0] < 0
     assert free[1] > 1
     wanted = [own if end is None else end for own, end in zip(free, ends, strict=True)]
-    found = Spread.from_values(values, *find_bounds(key, values, task))
+    found = Spread.from_values(values, *get_measure_bounds(key, values, task))
     assert list(found.ci95) == wanted
     assert (found.mean, found.std) == (fmean(values), pstdev(values))
 

@@ -18,7 +18,7 @@ from heterophony.results.table import (
     render_json,
     render_latex,
     render_markdown,
-    render_page,
+    render_table_data,
 )
 
 TABLE = ResultTable.build(
@@ -99,7 +99,7 @@ def test_json_has_the_numbers_by_key():
 
 
 def test_a_page_has_texts_and_numbers():
-    page = render_page(TABLE)
+    page = render_table_data(TABLE)
     assert page["columns"] == ["algorithm", "P", "MB"]
     assert page["titles"] == ["algorithm", "P last 10", "MB"]
     assert page["rows"][0] == {

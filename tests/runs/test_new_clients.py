@@ -314,26 +314,26 @@ def test_a_share_is_rounded_down_but_never_to_nobody_and_one_stays(clients, shar
     rows = {str(i): torch.tensor([i]) for i in range(clients)}
     x, y = torch.zeros(clients, 2), torch.zeros(clients, dtype=torch.int64)
     whole = Federation("f", x, y, Scale(), ("a",), rows, rows)
-    dealt = whole.keeping_out(share, seed)
+    dealt = whole.set_aside_new_clients(share, seed)
     expected = 0 if share == 0 else min(max(1, int(share * clients + 1e-9)), clients - 1)
     assert len(dealt.new) == expected
     assert sorted([*dealt.clients, *dealt.new], key=int) == list(rows)
-    assert dealt.new == whole.keeping_out(share, seed).new
-    assert dealt.whole().sha256 == whole.sha256
+    assert dealt.new == whole.set_aside_new_clients(share, seed).new
+    assert dealt.include_new_clients().sha256 == whole.sha256
     assert (dealt.sha256 == whole.sha256) == (not dealt.new)
     assert list(dealt.sizes()) == list(dealt.clients)
-    assert len(dealt.counts()) == len(dealt.clients)
+    assert len(dealt.count_labels()) == len(dealt.clients)
 
 
 def test_another_seed_draws_others():
-    drawn = {digits().keeping_out(0.5, seed).new for seed in range(8)}
+    drawn = {digits().set_aside_new_clients(0.5, seed).new for seed in range(8)}
     assert len(drawn) > 1
 
 
 def test_the_library_draws_them_for_dealt_and_for_own_data():
     own = hp.federate(blobs([8, 9, 10, 11]), new_clients=0.5, seed=2)
     assert len(own.new) == 2
-    assert own.whole().sha256 == hp.federate(blobs([8, 9, 10, 11]), seed=2).sha256
+    assert own.include_new_clients().sha256 == hp.federate(blobs([8, 9, 10, 11]), seed=2).sha256
     dealt = hp.federate("digits", clients=5, partition=hp.IID(), new_clients=0.2)
     assert len(dealt.clients) == 4
 

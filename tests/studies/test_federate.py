@@ -19,7 +19,7 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
         ({"clients": 3}, "clients: is 3, but the data have 2 clients; leave it out"),
         ({"clients": "5"}, "clients: must be a whole number, not '5'"),
         ({"partition": "iid"}, "partition: data in a list or dict already belong to clients"),
-        ({"path": "x"}, "path: only a data set with a name has files; leave it out"),
+        ({"path": "x"}, "path: is only for data sets that are given by name; leave it out"),
         ({"split": "official"}, "split: 'official', but client 0 has no test examples of its own"),
         ({"split": "half"}, "data.split: must be one of merged, official, not 'half'"),
     ],
@@ -60,5 +60,5 @@ def test_train_and_test_are_a_split_whatever_they_hold():
     ):
         made = hp.federate({"train": train, "test": test}, **how)
         assert made.sha256 == usual.sha256
-    with pytest.raises(ConfigError, match="data: there can be train and test; add the examples of"):
+    with pytest.raises(ConfigError, match="data: must have the keys train and test only; add the"):
         hp.federate({"train": both[0], "validation": both[1], "test": both[1]})

@@ -201,7 +201,7 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
         ({1, 2}, "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of"),
         (UserDict(x=X, y=Y), "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or"),
         (np.stack([X, X]), "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or Data"),
-        (hp.Federation, "data: is the class Federation; pass an object of it"),
+        (hp.Federation, "data: is the class Federation; pass an instance"),
         ({"a": None}, "every client needs (x, y) or (x_train, y_train, x_test, y_test); client a has "
                       "None"),
         ({"a": "xy"}, "every client needs (x, y) or (x_train, y_train, x_test, y_test); client a has "

@@ -9,7 +9,7 @@ import pytest
 from helpers.commands import call
 from heterophony.studies.compare import build_comparison, create_comparison
 from heterophony.studies.many import is_faster_side_by_side
-from heterophony.studies.spec import complete_specs
+from heterophony.studies.spec import load_data_of_specs
 
 SMALL = ("rounds=1", "data.clients=3", "training.steps=2", "model.name=mlp")
 
@@ -18,7 +18,7 @@ SMALL = ("rounds=1", "data.clients=3", "training.steps=2", "model.name=mlp")
 def make_runs(tmp_path):
     def make(*settings: str):
         specs = build_comparison(["fedavg", "fedper"], [0], None, [*SMALL, *settings])
-        return create_comparison(tmp_path / "all", complete_specs(specs))
+        return create_comparison(tmp_path / "all", load_data_of_specs(specs))
 
     return make
 

@@ -23,7 +23,7 @@ from helpers.support import (
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.config.reading import read_config, resolve_config
 from heterophony.core.errors import ConfigError, DivergedError
-from heterophony.studies.sweep import CallMaker
+from heterophony.studies.sweep import CallSpecMaker
 
 LENGTH = {"epochs": 1, "batch": 16}
 ADAM = hp.Training(**LENGTH, optimizer="adam", lr=0.01, schedule="cosine", warmup=1, clip_norm=0.5)
@@ -206,8 +206,8 @@ def test_the_text_of_a_configuration_gives_it_back():
 
 def test_a_sweep_over_optimisers_leaves_each_its_own_defaults():
     given = hp.Training(epochs=2, momentum=0.5)
-    maker = CallMaker.create("fedavg", digits(), {"training": given})
-    made = [maker.make({"training.optimizer": name}, 0) for name in ("sgd", "adam")]
+    maker = CallSpecMaker.from_call("fedavg", digits(), {"training": given})
+    made = [maker.make_spec({"training.optimizer": name}, 0) for name in ("sgd", "adam")]
     assert [spec.config.training for spec in made] == [
         given,
         hp.Training(epochs=2, optimizer="adam"),

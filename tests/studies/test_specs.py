@@ -86,7 +86,7 @@ def test_a_seed_of_the_partition_is_kept_apart_from_that_of_the_run():
 
 
 def test_a_copy_that_was_changed_is_data_of_ones_own():
-    changed = named().keeping_out(0.5, seed=1)
+    changed = named().set_aside_new_clients(0.5, seed=1)
     hp.run("fedavg", changed, out="a", **{**HOW, "rounds": 0})
     assert tomllib.loads(Path("a/config.toml").read_text())["objects"] == {"data": "digits"}
     assert refused(3, "run", "a/config.toml").startswith("a/config.toml:")

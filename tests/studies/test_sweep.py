@@ -23,10 +23,10 @@ from heterophony.results.search_tables import (
     build_sweep_table,
     format_value,
     shorten_keys,
-    sort_rows,
+    sort_sweep_rows,
 )
 from heterophony.runs.curves import MeanStd
-from heterophony.studies.search import ValueRange, combine, make_label, parse_values
+from heterophony.studies.search import ValueRange, list_combinations, make_trial_label, parse_values
 from heterophony.studies.sweep import build_sweep
 
 SMALL = ("rounds=2", "data.clients=3", "training.steps=2", "model.name=mlp")
@@ -77,10 +77,10 @@ def test_a_value_is_written_as_toml(value):
 
 
 def test_a_grid_combines_all_with_all_in_order():
-    grid = combine({"a": (1, 2), "b": ("x", "y")}, None, 0)
+    grid = list_combinations({"a": (1, 2), "b": ("x", "y")}, None, 0)
     assert [tuple(c.values()) for c in grid] == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
     with pytest.raises(ConfigError, match=r"^a: a range needs random draws"):
-        combine({"a": ValueRange(0, 1, False)}, None, 0)
+        list_combinations({"a": ValueRange(0, 1, False)}, None, 0)
 
 
 def test_draws_are_in_range_differ_by_seed_and_can_be_extended():
@@ -90,9 +90,9 @@ def test_draws_are_in_range_differ_by_seed_and_can_be_extended():
         "d": ValueRange(-1.0, 1.0, False),
         "w": ("a", "b"),
     }
-    drawn = combine(swept, 30, seed=0)
-    assert drawn[:10] == combine(swept, 10, seed=0)
-    assert drawn != combine(swept, 30, seed=1)
+    drawn = list_combinations(swept, 30, seed=0)
+    assert drawn[:10] == list_combinations(swept, 10, seed=0)
+    assert drawn != list_combinations(swept, 30, seed=1)
     assert list(drawn[0]) == list(swept)
     assert all(0.001 <= c["lr"] <= 0.1 and -1 <= c["d"] <= 1 for c in drawn)
     assert {c["n"] for c in drawn} == {1, 2, 3}
@@ -101,16 +101,16 @@ def test_draws_are_in_range_differ_by_seed_and_can_be_extended():
 
 
 def test_draws_from_few_values_end_when_all_were_drawn():
-    assert len(combine({"a": (1, 2), "b": (3, 4)}, 100, 0)) == 4
+    assert len(list_combinations({"a": (1, 2), "b": (3, 4)}, 100, 0)) == 4
 
 
 def test_labels_are_names_of_folders_and_differ():
-    assert make_label({"training.lr": 0.01, "algorithm.mu": 0}) == "lr=0.01_mu=0"
-    assert make_label({"training.lr": 0.01, "other.lr": 0}) == "training.lr=0.01_other.lr=0"
-    a, b = (make_label({"data.path": path}) for path in ("a/b", "a b"))
+    assert make_trial_label({"training.lr": 0.01, "algorithm.mu": 0}) == "lr=0.01_mu=0"
+    assert make_trial_label({"training.lr": 0.01, "other.lr": 0}) == "training.lr=0.01_other.lr=0"
+    a, b = (make_trial_label({"data.path": path}) for path in ("a/b", "a b"))
     assert a != b
     assert not {"/", " "} & set(a + b)
-    assert len(make_label({"data.path": "x" * 300})) < 100
+    assert len(make_trial_label({"data.path": "x" * 300})) < 100
     assert shorten_keys(["algorithm.name"]) == {"algorithm.name": "algorithm.name"}
 
 
@@ -190,7 +190,7 @@ def row(value: float, valid: float | None, test: float, state: str = "finished")
 
 
 def table(*rows: SweepRow, examples: int = 100) -> SweepTable:
-    return SweepTable(Path("s"), ["training.lr"], "P", sort_rows(rows, "P"), examples)
+    return SweepTable(Path("s"), ["training.lr"], "P", sort_sweep_rows(rows, "P"), examples)
 
 
 def test_rows_are_sorted_by_validation_and_not_by_test():
@@ -220,7 +220,7 @@ def test_there_is_a_picture_of_any_number_of_settings(keys, count, panels):
         measure = SweepMeasure(MeanStd(0.1 * i, 0.01), MeanStd(0.2, 0))
         kept = dict(list(settings.items())[:keys])
         rows.append(SweepRow(kept, [0, 1], [], "finished", measure, None))
-    found = SweepTable(Path("s"), list(rows[0].settings), "P", sort_rows(rows, "P"), 100)
+    found = SweepTable(Path("s"), list(rows[0].settings), "P", sort_sweep_rows(rows, "P"), 100)
     assert len(draw_sweep(found).axes) == panels
 
 

@@ -19,15 +19,21 @@ from helpers.forked import Forked
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.runs.run_index import STOPPED_FILE
-from heterophony.studies.hooks import MedianRule, compute_limits, list_checkpoints
-from heterophony.studies.search import BATCH, STARTUP_TRIALS, Tried, ValueRange, propose_batch
-from heterophony.studies.sweep import CallMaker
+from heterophony.studies.hooks import MedianRule, compute_median_limits, list_comparison_rounds
+from heterophony.studies.search import (
+    BATCH,
+    STARTUP_TRIALS,
+    TriedSettings,
+    ValueRange,
+    propose_batch,
+)
+from heterophony.studies.sweep import CallSpecMaker
 from heterophony.studies.tune import (
     TuneRequest,
     build_tune,
     parse_own_settings,
-    read_request,
-    write_request,
+    read_tune_request,
+    write_tune_request,
 )
 
 SPACE = {"lr": ValueRange(0.001, 1.0, False), "n": ValueRange(1, 9, True), "w": ("a", "b")}
@@ -56,11 +62,11 @@ def score(settings: dict) -> float:
     return 1 - abs(np.log10(settings["lr"]) + 1) / 3
 
 
-def search(sampler: str, count: int, seed: int = 0) -> list[Tried]:
-    tried: list[Tried] = []
+def search(sampler: str, count: int, seed: int = 0) -> list[TriedSettings]:
+    tried: list[TriedSettings] = []
     while len(tried) < count:
         batch = propose_batch(sampler, SPACE, tried, BATCH, seed)
-        tried += [Tried(s, score(s)) for s in batch]
+        tried += [TriedSettings(s, score(s)) for s in batch]
     return tried
 
 
@@ -82,15 +88,15 @@ def test_tpe_begins_at_random_and_then_learns_from_what_was_tried():
 
 
 def test_trials_without_a_result_lead_tpe_away():
-    bad = [Tried({"lr": lr, "n": 1, "w": "a"}, None) for lr in (0.5, 0.6, 0.7, 0.8)]
-    good = [Tried({"lr": lr, "n": 1, "w": "a"}, 0.9) for lr in (0.002, 0.003, 0.004, 0.005)]
+    bad = [TriedSettings({"lr": lr, "n": 1, "w": "a"}, None) for lr in (0.5, 0.6, 0.7, 0.8)]
+    good = [TriedSettings({"lr": lr, "n": 1, "w": "a"}, 0.9) for lr in (0.002, 0.003, 0.004, 0.005)]
     assert all(s["lr"] < 0.5 for s in propose_batch("tpe", SPACE, bad + good, 4, 0))
 
 
 def test_a_grid_is_gone_through_once_in_an_order_of_the_seed():
     space = {"a": (1, 2, 3), "b": ("x", "y")}
     first = propose_batch("grid", space, [], 4, 0)
-    rest = propose_batch("grid", space, [Tried(s, 0.5) for s in first], 4, 0)
+    rest = propose_batch("grid", space, [TriedSettings(s, 0.5) for s in first], 4, 0)
     assert len(first) == 4
     assert len(rest) == 2
     assert propose_batch("grid", space, [], 6, 0) == first + rest
@@ -111,11 +117,11 @@ def make_events(*accuracies: int) -> list[dict]:
 
 
 def test_a_run_stops_below_the_median_of_earlier_ones_at_a_checkpoint():
-    assert list_checkpoints(8) == [2, 4, 6]
+    assert list_comparison_rounds(8) == [2, 4, 6]
     earlier = [make_events(0, 0, a, a, a) for a in (10, 20, 30, 40)]
-    limits = compute_limits(8, earlier, "P")
+    limits = compute_median_limits(8, earlier, "P")
     assert limits == {2: 0.25, 4: 0.25}
-    assert compute_limits(8, earlier[:3], "P") == {}
+    assert compute_median_limits(8, earlier[:3], "P") == {}
     rule = MedianRule("P", limits)
     assert not any(map(rule, make_events(0, 26, 0, 0)))  # the best so far counts, not the last
     slow, (*before, last) = MedianRule("P", limits), make_events(0, 0, 24)
@@ -235,7 +241,7 @@ def test_the_learning_rate_is_searched_for_all_algorithms_also_beside_the_one_ca
     assert build_tune(request, None).search.spaces == {"local": of_local, "fedavg": rates}
     plain = {"local.lr": [0.1, 0.2], "local.clients": ["all", "selected"]}
     some = hp.federate("digits", clients=2)
-    makers = {name: CallMaker.create(name, some, {}) for name in names}
+    makers = {name: CallSpecMaker.from_call(name, some, {}) for name in names}
     found = {name: parse_own_settings(makers[name], plain, name, makers) for name in names}
     assert found == {"local": of_local, "fedavg": rates}
 
@@ -251,11 +257,11 @@ def test_an_algorithm_can_be_added_to_a_tune_but_none_taken_away(tmp_path):
     def ask(*algorithms: str) -> TuneRequest:
         return TuneRequest(list(algorithms), ["lr=0.1,0.2"], [*SMALL], [0], sampler="grid")
 
-    write_request(tmp_path, ask("fedavg"), None)
-    write_request(tmp_path, ask("fedper", "fedavg"), None)
-    assert read_request(tmp_path) == ask("fedper", "fedavg")
+    write_tune_request(tmp_path, ask("fedavg"), None)
+    write_tune_request(tmp_path, ask("fedper", "fedavg"), None)
+    assert read_tune_request(tmp_path) == ask("fedper", "fedavg")
     with pytest.raises(FolderError, match="holds a tune of fedper fedavg: name them too"):
-        write_request(tmp_path, ask("fedper"), None)
+        write_tune_request(tmp_path, ask("fedper"), None)
 
 
 @pytest.mark.parametrize(

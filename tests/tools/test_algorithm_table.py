@@ -10,13 +10,13 @@ import pytest
 
 from heterophony import algorithms
 from heterophony.algorithms import ALGORITHM_CLASSES, read_stored_rows
-from heterophony.tools.tables import compute_row, list_algorithm_rows
+from heterophony.tools.tables import compute_algorithm_row, list_algorithm_rows
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 def test_a_stored_row_that_is_used_is_right(name):
     stored = read_stored_rows().get(name)
-    assert stored is None or stored == json.loads(json.dumps(compute_row(name))), (
+    assert stored is None or stored == json.loads(json.dumps(compute_algorithm_row(name))), (
         "run scripts/generate"
     )
 

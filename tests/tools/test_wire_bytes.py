@@ -12,7 +12,7 @@ from heterophony.algorithms.fedrod import FedRoD
 from heterophony.core.algorithm import Algorithm, build_parts
 from heterophony.models import get_model_builder
 from heterophony.tools.tables import (
-    compute_row,
+    compute_algorithm_row,
     make_reference_net,
     measure_relative_to_fedavg,
     measure_wire_bytes,
@@ -135,7 +135,7 @@ def test_the_row_of_the_algorithms_page_is_up_to_date(name):
     """An algorithm without a row passes: the page is written by a command, when one likes."""
     if PAGE["row_start"](name) not in WRITTEN:
         pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/generate")
-    described = compute_row(name)
+    described = compute_algorithm_row(name)
     assert PAGE["row"](described) in WRITTEN, "run scripts/generate"
     assert PAGE["section"](described) in WRITTEN, "run scripts/generate"
 

@@ -52,8 +52,8 @@ JobResult = tuple[Reply | Exception, float]
 class BoardFolder:
     """A board's folder for one run, locked until ``close``.
 
-    The folder's id distinguishes it from a new folder and from the folder of a copied enrolment. The
-    run's id distinguishes the run from another run of the same name.
+    Its two ids are compared with those that the server has: the id of this folder, so that no other
+    folder or machine stands in for the board, and the id of the run, as a later run may have its name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,17 +70,15 @@ class BoardFolder:
             self.run_id = known.read_text() if known.exists() else ""
 
     def record_run_id(self, run_id: str) -> None:
-        """Store the id of the run that this board's folder belongs to."""
+        """Store the id of the run in the board's folder, if it has none yet."""
         if not self.run_id:
             files.write_atomically(self.path / RUN_ID_FILE, run_id.encode())
             self.run_id = run_id
 
-    def set_aside(self) -> Path:
-        """Rename the closed folder, because another run now uses its name; return the new path."""
-        aside = self.path.with_name(f"{self.path.name}-{self.run_id}")
+    def rename_for_new_run(self) -> Path:
+        """Rename the board's closed folder, because a new run has the same name; return the new path."""
         with files.translate_disk_errors(self.path):
-            self.path.rename(aside)
-        return aside
+            return self.path.rename(self.path.with_name(f"{self.path.name}-{self.run_id}"))
 
     def close(self) -> None:
         """Release the lock of the board's folder."""
@@ -91,8 +89,8 @@ class BoardFolder:
 class BoardOptions:
     """Options of a board process, apart from its clients and its run."""
 
-    data: Mapping[str, Path] | None = None  # each client's own data, for a run without a data set
-    shares: Path | None = None  # folder with the clients' shares; None: load the whole data set
+    data: Mapping[str, Path] | None = None  # clients' own data; None: the run uses a data set
+    shares: Path | None = None  # folder with shares of the data set; None: load the whole set
     slowdown: float = 1.0
     memory_limit: int | None = None  # in bytes; None: all that the board has
     accelerator: torch.device = CPU
@@ -102,7 +100,7 @@ class BoardOptions:
 DEFAULT_OPTIONS = BoardOptions()
 
 
-def take_part(
+def take_part_in_run(
     enrolment: Enrolment,
     run: str,
     folder: Path,
@@ -110,20 +108,21 @@ def take_part(
     say: Say,
     options: BoardOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Take part in a run until it finishes, even if the run is deleted and started again meanwhile."""
+    """Take part in a run as a board until the run finishes, even if it is deleted and started again."""
     while True:
         board = BoardRun(enrolment, run, folder, clients, say, options)
         board.run()
         if not board.session.replaced_by:
             return
-        aside = board.board_folder.set_aside()
+        earlier = board.board_folder.rename_for_new_run()
         say(
-            f"run {run} was started again from the beginning; the clients' memories of the earlier run are in {aside}"
+            f"run {run} was started again from the beginning; the clients' memories of the earlier run"
+            f" are in {earlier}"
         )
 
 
 class BoardRun:
-    """One board in one run, from the start of the board to the end of the run."""
+    """A board that takes part in one run, from the start of its process to the end of the run."""
 
     def __init__(
         self,
@@ -168,7 +167,7 @@ class BoardRun:
         self.last_rejection = ""
 
     def run(self) -> None:
-        """Take part until the run has finished or another run uses its name."""
+        """Take part until the run has finished, or a new run with the same name has replaced it."""
         worker = threading.Thread(target=self.run_jobs, name="work", daemon=True)
         worker.start()
         with closing(self.board_folder), self.transport:
@@ -187,7 +186,7 @@ class BoardRun:
         return control is not None and control.state == "ended"
 
     def handle_next_message(self) -> None:
-        """Wait briefly for a message or connection event, and handle it."""
+        """Wait briefly for a message of the server or a connection event, and handle it."""
         try:
             item: ReceivedMessage | ConnectionEvent = self.transport.inbox.get(timeout=POLL_SECONDS)
         except queue.Empty:
@@ -201,14 +200,14 @@ class BoardRun:
             self.say(item.text)
 
     def advance(self) -> None:
-        """Build the plan, start jobs, hand in results, and print the server's answers."""
+        """Build the plan when it is possible, start jobs, submit results and print refusals."""
         now = time.monotonic()
         if self.plan is None and self.session.has_everything:
             assert self.session.config is not None
             self.start_plan(self.session.config, now)
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
-        if self.plan is not None and (job := self.session.take_next_job()):
+        if self.plan is not None and (job := self.session.jobs.take_next_job()):
             assert self.memory_guard is not None
             self.memory_guard.begin_job(job.client)
             self.jobs.put(job)
@@ -224,7 +223,7 @@ class BoardRun:
         self.last_rejection = why
 
     def start_plan(self, text: bytes, now: float) -> None:
-        """Load the clients' data for this configuration, and introduce the clients."""
+        """Load the board's data and build the plan from this configuration; introduce the clients."""
         config = parse_config(text, self.options.trust)
         if self.options.shares is not None and config.data.name != OWN_DATA:
             federation = board_data.load_shares(self.options.shares, self.clients)
@@ -237,7 +236,7 @@ class BoardRun:
             speeds=Speeds(),
             stop=StopSection(),
         )
-        self.compute = replace(  # the server decides the precision, this board where it computes
+        self.compute = replace(  # the server chooses the precision, the board its accelerator
             self.compute,
             precision=config.engine.precision,
             deterministic=config.engine.deterministic,
@@ -263,7 +262,7 @@ class BoardRun:
         self.say(f"taking part in run {self.folder.name}: clients {', '.join(shown)}")
 
     def make_memory_guard(self, federation: Federation) -> board_data.MemoryGuard:
-        """Build the guard that measures the memory of this board's jobs."""
+        """Build the guard of the board's memory, with this process's readings."""
         return board_data.MemoryGuard(
             self.options.memory_limit,
             len(self.clients),
@@ -273,7 +272,7 @@ class BoardRun:
         )
 
     def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
-        """Send the reply of a job to the server, or the reason of its failure."""
+        """Send the reply of a job to the server, or the reason if the job failed."""
         if isinstance(result, Exception):
             again = not isinstance(result, DivergedError)
             self.publish_all(self.session.submit_failure(result, again, now))
@@ -296,13 +295,13 @@ class BoardRun:
 
     # In the thread of the jobs --------------------------------------------------------------
     def run_jobs(self) -> None:
-        """Run jobs one after another in one torch thread, for the same bits as in every engine."""
+        """Run the board's jobs one after another in one torch thread, as every engine does."""
         torch.set_num_threads(1)
         while True:
             if (job := self.jobs.get()) is None:
                 return
             start = time.monotonic()
-            board_data.reset_peak()
+            board_data.reset_peak_memory()
             assert self.plan is not None
             result: Reply | Exception
             try:
@@ -322,7 +321,7 @@ class BoardRun:
 
 
 def parse_config(text: bytes, trust: bool = False) -> Config:
-    """Parse the server's configuration with the same checks as a user's file."""
+    """Parse the configuration that the server sent, with the same checks as for a user's file."""
     try:
         return resolve_config(tomllib.loads(text.decode()), settled=True, trust=trust)
     except (ValueError, tomllib.TOMLDecodeError):
@@ -330,7 +329,7 @@ def parse_config(text: bytes, trust: bool = False) -> Config:
 
 
 def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
-    """Load the configured data set with all clients, or the board's own data for its clients."""
+    """Load the configured data set with all clients, or from ``data`` the own data of a board's clients."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
             f"--data: the run uses the data set {config.data.name}; leave out --data and use --clients"
@@ -341,14 +340,14 @@ def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federati
 
 
 def describe_hardware() -> dict[str, str]:
-    """Return facts about the board's hardware, to display."""
+    """Describe the board's hardware, for display by the server."""
     return {"machine": platform.machine(), "system": platform.system(), "torch": torch.__version__}
 
 
 def wait_for_run(enrolment: Enrolment, say: Say) -> str:
     """Wait until a connected server announces a run on this broker; return the run's name."""
     say("waiting for a server")
-    patterns = [topics.make_any_control_pattern(), topics.make_any_server_pattern()]
+    patterns = [topics.ALL_CONTROL_TOPICS, topics.ALL_SERVER_TOPICS]
     runs, servers = dict[str, Control](), dict[str, bytes]()
     with MqttTransport(make_endpoint(enrolment), patterns) as transport:
         while True:

@@ -34,26 +34,26 @@ from .protocol.messages import ClientSummary
 
 @dataclass(frozen=True, eq=False)
 class RemoteFederation(Federation):
-    """The clients of a run on boards as the server knows them: sizes and formats, but no examples."""
+    """The server's federation in a run on boards: sizes and formats of the clients' data, no examples."""
 
     summaries: Mapping[str, ClientSummary] = field(default_factory=dict)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """The clients that boards have introduced."""
+        """The names of the clients that boards have introduced."""
         return tuple(self.summaries)
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """Return the number of examples that boards report for each client."""
         return {c: int(getattr(summary, part)) for c, summary in self.summaries.items()}
 
-    def counts(self, part: str = "train") -> NDArray[np.int64]:
+    def count_labels(self, part: str = "train") -> NDArray[np.int64]:
         """Return the label counts that boards report for each client."""
         return np.array([summary.labels for summary in self.summaries.values()], dtype=np.int64)
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of all clients' names and of the data digests that their boards report."""
+        """The digest of the clients' names and of the data digests that their boards report."""
         lines = "\n".join(f"{c} {summary.data_sha256}" for c, summary in self.summaries.items())
         return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -62,7 +62,7 @@ class RemoteFederation(Federation):
         raise DataError(f"the data of client {client} are on its board")
 
     def take_examples(self, count: int) -> torch.Tensor:
-        """Return blank examples as network input: the server has no data."""
+        """Return blank examples as network input, because the server has no data."""
         stored = torch.zeros(count, *self.shape, dtype=self.x.dtype)
         return stored.float() if stored.dtype == torch.uint8 else stored
 
@@ -73,7 +73,7 @@ class RemoteFederation(Federation):
 def make_remote_federation(
     name: str, summaries: Mapping[str, ClientSummary], labels: tuple[str, ...]
 ) -> RemoteFederation:
-    """Build the server's federation of clients on boards; all have the first client's format."""
+    """Build the server's federation from the summaries of the clients on boards."""
     first = next(iter(summaries.values()))
     x = torch.empty(0, *first.shape, dtype=getattr(torch, first.type))
     y = torch.empty(0, dtype=torch.int64)
@@ -90,7 +90,7 @@ FindSummary = Callable[[str], ClientSummary | None]
 
 
 def summarize_client(federation: Federation, client: str) -> ClientSummary:
-    """Return the size and format of a client's data and a digest of it."""
+    """Return the summary that a board sends of a client's data: sizes, format and digest."""
     i = federation.clients.index(client)
     sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
     digest = hashlib.sha256()
@@ -98,7 +98,7 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
         samples = federation.samples(client, part)
         digest.update(tensor_to_bytes(samples.get_all_stored()))
         digest.update(tensor_to_bytes(samples.labels))
-    counts = tuple(int(n) for n in federation.counts()[i])
+    counts = tuple(int(n) for n in federation.count_labels()[i])
     record = federation.record
     return ClientSummary(
         client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,
@@ -108,7 +108,7 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
 
 
 def read_record(summary: ClientSummary) -> Record | None:
-    """Return the layout of a client's packed examples; raise ValueError if it does not match their shape."""
+    """Return the layout of a client's packed examples; raise ValueError if it contradicts their shape."""
     if not summary.record:
         return None
     try:
@@ -122,7 +122,7 @@ def read_record(summary: ClientSummary) -> Record | None:
 
 
 def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSummary | None:
-    """Return a function that computes clients' true summaries; None if the server has no data for it."""
+    """Return a function that computes the summaries of clients' data; None if the server has no data."""
     if config.data.name == OWN_DATA:
         return None
     try:
@@ -140,7 +140,7 @@ MAX_BYTES = 8 << 30
 
 
 def encode_share(federation: Federation, client: str) -> bytes:
-    """Return the bytes of a client's share; equal data give equal bytes."""
+    """Encode a client's share of the data set as bytes of an .npz file; equal data give equal bytes."""
     transform = federation.transform
     if transform is not None and transform.moves is not None and transform.moves.frozen:
         raise ConfigError(
@@ -171,7 +171,7 @@ def encode_share(federation: Federation, client: str) -> bytes:
 
 
 def load_shares(folder: Path, clients: list[str]) -> Federation:
-    """Load the shares of these clients as a federation of their own."""
+    """Load the shares of a board's clients as one federation."""
     shares = {client: read_share(folder / f"{client}.npz") for client in clients}
     first = shares[clients[0]]
     about = json.loads(first["about"].tobytes())
@@ -207,7 +207,7 @@ def load_shares(folder: Path, clients: list[str]) -> Federation:
 
 
 def read_share(path: Path) -> Mapping[str, NDArray[Any]]:
-    """Read one client's share; raise DataError if the file is missing or not a share."""
+    """Read the arrays in a client's share; raise DataError if the file is missing or not a share."""
     try:
         with np.load(io.BytesIO(read_regular_file(path, MAX_BYTES)), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -230,7 +230,7 @@ ReadWatts = Callable[[], float]
 
 
 class BoardSensors:
-    """Reads the sensors of the board on which this process runs; ``root`` contains ``proc`` and ``sys``."""
+    """Reads the sensors of this board and process below ``root``: memory, temperature and energy."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root, clock
@@ -246,7 +246,7 @@ class BoardSensors:
             threading.Thread(target=self.sample_repeatedly, name="power", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """Return the numbers that a board reports; leave out those that it cannot measure."""
+        """Return the measurements that the board reports, without those that it cannot take."""
         out = {"seconds": self.clock() - self.start, "cpu_seconds": time.process_time()}
         if (peak := self.read_status_bytes("VmHWM")) is not None:
             self.peak = max(self.peak, peak)  # the kernel's counter may have been reset
@@ -258,7 +258,7 @@ class BoardSensors:
         return out
 
     def read_status_bytes(self, key: str) -> int | None:
-        """Return an entry of this process's memory status, such as VmRSS or VmHWM (its peak)."""
+        """Return a memory size of this process, such as VmRSS or VmHWM (the peak), in bytes."""
         with suppress(OSError, ValueError, IndexError):
             for line in (self.root / "proc/self/status").read_text().splitlines():
                 if line.startswith(f"{key}:"):
@@ -272,12 +272,14 @@ class BoardSensors:
         return max(found, default=None)
 
     def update_energy(self) -> float:
-        """Add the energy since the last reading; return the sum in joules."""
+        """Add the energy that the board has used since the last reading; return the sum in joules."""
         with self.lock:
             for path in self.counters:
                 before, now = self.last_counts[path], self.read_number(path)
                 if before is not None and now is not None:
-                    self.joules += max(0.0, now - before) / 1e6  # a counter that wrapped adds none
+                    self.joules += (
+                        max(0.0, now - before) / 1e6
+                    )  # a counter that wrapped around adds nothing
                 self.last_counts[path] = now
             if self.read_watts is not None:
                 now = self.clock()
@@ -287,7 +289,7 @@ class BoardSensors:
             return self.joules
 
     def sample_repeatedly(self) -> None:
-        """Read the power every second and add up the energy, in a thread."""
+        """Read the board's power every second and add up the energy, in a thread."""
         while True:
             time.sleep(SAMPLE_SECONDS)
             self.update_energy()
@@ -301,10 +303,10 @@ class BoardSensors:
 
 
 def find_power_sensor(root: Path) -> ReadWatts | None:
-    """Return a function that reads the board's power; None if it has no known sensor.
+    """Return a function that reads the board's power in watts; None if there is no known sensor.
 
     Jetson boards have an INA3221, whose first channel measures the whole board: power in mW under
-    JetPack 4, voltage and current in later versions. Others may report power in µW through hwmon.
+    JetPack 4, voltage and current in later versions. Other boards may report power in µW by hwmon.
     """
     for path in sorted(root.glob("sys/bus/i2c/drivers/ina3221x/*/iio:device*/in_power0_input")):
         return lambda: float(path.read_text()) / 1e3
@@ -323,7 +325,7 @@ ReadBytes = Callable[[], int]
 
 
 class MemoryGuard:
-    """Measures the memory of each job and refuses to start a job for which memory may not suffice."""
+    """Measures the memory that a board's jobs need, and refuses jobs for which too little is free."""
 
     def __init__(
         self,
@@ -340,12 +342,12 @@ class MemoryGuard:
         self.before = 0
 
     def compute_free(self) -> int:
-        """Return how many more bytes of memory the board's process may use."""
+        """Return the bytes of memory that the board's process may still allocate."""
         free = self.read_free()
         return free if self.limit is None else min(free, self.limit - self.read_used())
 
     def begin_job(self, client: str) -> None:
-        """Raise ConfigError if memory may not suffice for the next job."""
+        """Start to measure a job; raise ConfigError if too little memory may be free for it."""
         self.before = self.read_used()
         free = self.compute_free()
         if free < self.job_bytes + RESERVE:
@@ -358,18 +360,18 @@ class MemoryGuard:
             )
 
     def end_job(self, peak: int) -> None:
-        """Record the peak memory of the board's process during a job."""
+        """Record the peak memory of the board's process during the job that has ended."""
         self.job_bytes = max(self.job_bytes, peak - self.before)
 
     def count_possible_clients(self) -> int:
-        """Return how many clients with this much data fit in memory in addition to one running job."""
+        """Return how many clients with as much data fit into the board's memory, beside a running job."""
         per_client = max(1, self.data_bytes // max(1, self.clients))
         room = self.compute_free() - self.job_bytes - RESERVE
         return min(MAX_CLIENTS, max(0, self.clients + room // per_client))
 
 
 def read_free_bytes() -> int:
-    """Return the free memory of the system, within the limit of this process's control group."""
+    """Return the free memory of the board in bytes, within the limit of this process's control group."""
     free = 1 << 62
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -385,7 +387,7 @@ def read_free_bytes() -> int:
     return free
 
 
-def reset_peak() -> None:
-    """Reset the kernel's peak memory counter of this process, if permitted."""
+def reset_peak_memory() -> None:
+    """Reset the kernel's counter of this process's peak memory, if that is permitted."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

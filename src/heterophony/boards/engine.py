@@ -27,7 +27,7 @@ MAX_VALUE = 1e15  # larger numbers that a board reports are left out
 
 
 class RoundReport:
-    """Compares the state of all boards at the end of a round with the state at its start."""
+    """Describes what each board did in a round, from its counters at the start and end of the round."""
 
     def __init__(self, session: ServerSession) -> None:
         self.session = session
@@ -42,7 +42,7 @@ class RoundReport:
         self.metrics = {d: record.metrics for d, record in self.session.registry.boards.items()}
 
     def end(self, now: float) -> None:
-        """Describe the round for all boards that hold clients of the run."""
+        """Describe the round that has ended, for every board that holds clients."""
         stats = self.session.stats
         self.last = {}
         for board in sorted(set(self.session.registry.board_of_client.values())):
@@ -55,9 +55,9 @@ class RoundReport:
 
 
 def compare_metrics(before: Metrics, after: Metrics) -> dict[str, float]:
-    """Return a board's measurements in a round: its report after the round minus the one before.
+    """Return a board's measurements in a round: its report after the round minus the one before it.
 
-    Seconds and joules count from the board's start; if they decreased, the board was restarted.
+    Seconds and joules count from the start of the board. If they decreased, the board was restarted.
     """
     if not after or after == before:
         return {}
@@ -81,11 +81,11 @@ JobKey = tuple[str, str, int]
 
 
 class ServerLink:
-    """A server session and its transport.
+    """The server's link to its boards: passes messages between the session and the transport.
 
-    ``broker`` is the run's broker, if its folder is on this machine: it is started again after a
-    crash, and a board that floods it is revoked there. ``on_poll`` is called several times a
-    second; an error that it raises stops the run.
+    ``broker`` is the run's broker, if its folder is on this machine. Then the link restarts it after a
+    crash, and revokes boards that flood it. ``on_poll`` is called several times a second; an error
+    that it raises stops the run.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ServerLink:
         self.next_broker_check = 0.0
 
     def process_messages(self) -> None:
-        """Wait briefly for messages, answer at most ``MAX_BATCH``, and repeat what is overdue."""
+        """Wait briefly for messages of boards, answer at most ``MAX_BATCH``, and repeat overdue ones."""
         session, inbox = self.session, self.transport.inbox
         for n in range(MAX_BATCH):
             try:
@@ -114,7 +114,7 @@ class ServerLink:
                 for board, size in session.take_requested():
                     inbox.give_back(board, compute_cost(size))
             elif item.kind == "flood":
-                self.shut_out(item.text)
+                self.shut_out_board(item.text)
             elif item.kind == "connected":
                 self.publish(session.handle_connected(now))
             else:
@@ -124,7 +124,7 @@ class ServerLink:
         self.on_poll()
 
     def restart_crashed_broker(self, now: float) -> None:
-        """If the connection is lost, restart a crashed broker of this machine."""
+        """Restart the broker if the connection is lost because the broker crashed on this machine."""
         if self.broker is None or self.transport.connected or now < self.next_broker_check:
             return
         self.next_broker_check = now + BROKER_CHECK_SECONDS
@@ -132,7 +132,7 @@ class ServerLink:
             self.say("the broker crashed; restarting it")
 
     def publish(self, messages: Sequence[Publication]) -> None:
-        """Publish messages and count those queued; the session repeats the others later."""
+        """Publish messages to boards and count the queued ones; the session repeats the others later."""
         queued = [m for m in messages if self.transport.publish(m.topic, m.payload, m.retain)]
         self.session.record_sent(queued)
 
@@ -143,8 +143,8 @@ class ServerLink:
             self.process_messages()
         self.publish(self.session.end_run())
 
-    def shut_out(self, board: str) -> None:
-        """Ignore this board from now on and, if possible, revoke it at the broker."""
+    def shut_out_board(self, board: str) -> None:
+        """Ignore a board from now on and, if possible, revoke its enrolment at the broker."""
         self.session.shut_out_board(board, FLOOD_REASON, time.monotonic())
         if self.broker is not None:
             try:
@@ -158,9 +158,9 @@ class ServerLink:
 
 
 class BoardJudge:
-    """Decides how to handle refused updates and lost jobs.
+    """Handles refused updates and lost jobs of boards.
 
-    With a deadline, the round continues without them; without one, the run stops.
+    If the run has a deadline, the round continues without them; otherwise the run stops.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class BoardJudge:
         self.validator.check_merged(after)
 
     def refuse_update(self, reply: Reply, t: int, error: CodecError) -> None:
-        """Count the update against its board, and treat its job as lost."""
+        """Record a refused update of a board, and handle its job as lost."""
         board = self.session.registry.board_of_client.get(reply.client, "")
         why = f"its update is refused: {error}"
         self.session.stats.record_rejected_reply(
@@ -188,7 +188,7 @@ class BoardJudge:
         self.handle_lost_job(LostJob(job, board, why, isinstance(error, NotFiniteError)))
 
     def handle_lost_job(self, lost: LostJob) -> None:
-        """Report a lost job if the run has a deadline; otherwise raise an error, which stops the run."""
+        """Report a lost job if the run has a deadline; otherwise raise EngineError or DivergedError."""
         job = lost.job
         text = f"board {lost.board}, client {job.client}, round {job.t}: {lost.why}"
         if self.has_deadline:
@@ -200,7 +200,7 @@ class BoardJudge:
 
 
 class BoardEngine(Engine):
-    """Runs jobs on boards, through a link that the caller owns."""
+    """The engine that runs jobs on boards, through a link that the caller opens and closes."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class BoardEngine(Engine):
         return self.board_judge
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Wait for a client to connect and return the connected ones; without a deadline, return all clients."""
+        """Return the clients on connected boards, at least one; without a deadline, return all clients."""
         if self.faults.deadline is None:
             return list(clients)
         available = set[str]()
@@ -233,6 +233,7 @@ class BoardEngine(Engine):
         return [c for c in clients if c in available]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Assign the jobs of a round to boards; yield the accepted replies until the round is over."""
         open_jobs: dict[JobKey, Job] = {(j.client, j.kind, j.turn): j for j in jobs}
         trained, begun = 0, time.monotonic()
         self.report.begin(begun)
@@ -247,15 +248,15 @@ class BoardEngine(Engine):
                 open_jobs.pop((lost.job.client, lost.job.kind, lost.job.turn), None)
                 self.board_judge.handle_lost_job(lost)
             if open_jobs and self.is_round_over(jobs, time.monotonic() - begun, trained):
-                self.session.abandon_open_jobs()
+                self.session.assignments.abandon_open_jobs()
                 break
             self.link.process_messages()
         self.report.end(time.monotonic())
 
     def is_round_over(self, jobs: Sequence[Job], seconds: float, trained: int) -> bool:
-        """Return True if the round should close now, without the clients that have not replied.
+        """Return True if the round must close now, without the clients that have not replied.
 
-        The last evaluation waits for all clients, because it collects the digests of all memories.
+        The last evaluation has no deadline, because it collects the digests of all clients' memories.
         """
         is_last = any(j.kind != "train" and j.t == self.plan.rounds for j in jobs)
         if self.faults.deadline is None or is_last or seconds < self.faults.deadline:
@@ -264,4 +265,5 @@ class BoardEngine(Engine):
         return trained >= min(training, self.faults.count_needed_replies(training))
 
     def describe_round(self) -> dict[str, BoardRound]:
+        """Return the activity of each board in the last round."""
         return self.report.last

@@ -38,24 +38,24 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of a journal."""
+    """The content of one line of a journal."""
 
     time: str
     digest: str
     kind: str
-    board: str  # "-" if it concerns no single one
+    board: str  # "-" if the fact is not about one board
     details: dict[str, Any]
 
 
 class Journal:
-    """Appends facts to the file; a disk error is reported once and does not stop the run."""
+    """Appends facts about a run on boards to its journal; a disk error is reported, but does not stop the run."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.path, self.say = folder / JOURNAL_FILE, say
         self.file: BinaryIO | None = None
         self.digest, self.size, self.is_full = FIRST_DIGEST, 0, False
         self.lines_by_board = Counter[str]()
-        self.written_refusals = set[tuple[str, str]]()  # bounded by the lines of boards
+        self.written_refusals = set[tuple[str, str]]()  # bounded by MAX_LINES_OF_BOARD
         self.unwritten = Counter[str]()  # facts of a board that are only counted
         try:
             self.open_file()
@@ -63,7 +63,7 @@ class Journal:
             self.stop_writing(error)
 
     def open_file(self) -> None:
-        """Continue the file after its last complete line."""
+        """Open the journal to continue it after its last complete line."""
         with translate_disk_errors(self.path):
             self.file = open_to_append(self.path)
             content = read_regular_file(self.path, MAX_FILE_BYTES)
@@ -75,14 +75,14 @@ class Journal:
             self.digest, self.is_full = match[2], match[3] == "full"
 
     def record(self, kind: str, board: str = "-", **details: Any) -> None:
-        """Write a fact, unless it repeats one or its board has caused too many."""
-        if kind in KINDS_AT_WILL and not self.is_wanted(kind, board, details):
+        """Write a fact to the journal, unless it is a repetition or its board has too many lines."""
+        if kind in KINDS_AT_WILL and not self.is_worth_a_line(kind, board, details):
             self.unwritten[board] += 1
             return
         self.write_line(kind, board, details)
 
-    def is_wanted(self, kind: str, board: str, details: dict[str, Any]) -> bool:
-        """Return True if a fact should be written; boards can cause some kinds of fact at will."""
+    def is_worth_a_line(self, kind: str, board: str, details: dict[str, Any]) -> bool:
+        """Return True if a fact that a board can cause at will should have a line in the journal."""
         if self.lines_by_board[board] >= MAX_LINES_OF_BOARD:
             return False
         refusal = board, str(details.get("why"))
@@ -94,7 +94,7 @@ class Journal:
         return True
 
     def write_line(self, kind: str, board: str, details: dict[str, Any]) -> None:
-        """Append a fact to the file, unless the journal is full or can no longer be written."""
+        """Append a fact to the journal, unless that is full or can no longer be written."""
         if self.file is None or self.is_full:
             return
         line = self.make_line(kind, board, details)
@@ -114,7 +114,7 @@ class Journal:
         self.digest = line.split(b" ", 2)[1].decode()
 
     def make_line(self, kind: str, board: str, details: dict[str, Any]) -> bytes:
-        """Return the line of a fact, with the time and its digest; long details are cut."""
+        """Return the journal's line for a fact, with time and digest; long details are cut."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         # ASCII only: no control character and no sign that changes the direction of text
         rest = f"{kind} {board} {json.dumps(details, sort_keys=True)}"
@@ -123,7 +123,7 @@ class Journal:
         return f"{time} {compute_digest(self.digest, time, rest)} {rest}\n".encode()
 
     def stop_writing(self, error: HeterophonyError) -> None:
-        """Report a disk error; nothing is written afterwards."""
+        """Report a disk error; write nothing to the journal from now on."""
         self.file = None
         self.say(f"the journal can no longer be written: {error}")
 
@@ -131,7 +131,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        """Write the counts of facts that were left out, and how the server stopped."""
+        """Write the numbers of facts that were left out, and how the server stopped; close the journal."""
         for board, count in sorted(self.unwritten.items()):
             self.write_line("counted", board, {"more": count})
         why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}
@@ -141,7 +141,7 @@ class Journal:
 
 
 def compute_digest(before: str, time: str, rest: str) -> str:
-    """Return the digest of a line, given the digest of the line before it."""
+    """Return the digest of a journal's line, which covers the digest of the line before it."""
     return hashlib.sha256(f"{before} {time} {rest}".encode()).hexdigest()[:16]
 
 
@@ -160,8 +160,8 @@ def read_journal(folder: Path) -> list[str]:
     return content.decode(errors="replace").split("\n")[:-1]
 
 
-def parse_line(line: str) -> Fact | None:
-    """Return the fact in a line; None if the line is malformed."""
+def parse_journal_line(line: str) -> Fact | None:
+    """Return the fact in a journal's line; None if the line is malformed."""
     match = LINE_PATTERN.fullmatch(line)
     try:
         details = json.loads(match[5]) if match else None
@@ -172,8 +172,8 @@ def parse_line(line: str) -> Fact | None:
     return Fact(match[1], match[2], match[3], match[4], details)
 
 
-def find_damage(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield the number of every line that does not follow from the one before it, and why."""
+def find_altered_lines(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number of each altered line of a journal, and of lines after missing ones, with a reason."""
     before = FIRST_DIGEST
     for number, line in enumerate(lines, 1):
         match = LINE_PATTERN.fullmatch(line)
@@ -195,7 +195,10 @@ Json = dict[str, Any]
 
 
 def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
-    """Return the status; ``clock_offset`` is the date of the server's own time 0, in seconds."""
+    """Return the content of the status file of a run on boards.
+
+    ``clock_offset`` is the date of the server clock's 0, in seconds since 1970.
+    """
     stats, control = session.stats, session.control
     clients_by_board: dict[str, list[str]] = {}
     for client, board in session.registry.board_of_client.items():
@@ -207,9 +210,9 @@ def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
         "rounds": control.rounds,
         "boards": {
             board: {
-                **format_board(counters, clock_offset),
+                **format_board_status(counters, clock_offset),
                 "clients": clients_by_board.get(board, []),
-                "doing": list_activities(session, board, session.registry.boards.get(board)),
+                "doing": list_board_activities(session, board, session.registry.boards.get(board)),
             }
             for board, counters in sorted(stats.counters.items())
         },
@@ -218,25 +221,25 @@ def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
     }
 
 
-def format_board(counters: BoardCounters, clock_offset: float) -> Json:
-    """Return a board's state and counters for the status file."""
+def format_board_status(counters: BoardCounters, clock_offset: float) -> Json:
+    """Return the part of the status file about one board: its state and its counters."""
     since = None if counters.since is None else round(clock_offset + counters.since)
     return {"state": counters.state, "since": since, **format_counters(counters)}
 
 
 def format_counters(counters: BoardCounters) -> Json:
-    """Return the counters of one board, or of all other boards, for the status file."""
+    """Return the counters in the status file, of one board or of all other boards."""
     counts = {name: getattr(counters, name) for name in COUNTER_NAMES}
     return {**counts, "seconds": round(counters.seconds, 3), "why": counters.last_reason}
 
 
-def list_activities(
+def list_board_activities(
     session: ServerSession, board: str, record: RegisteredBoard | None
 ) -> list[Json]:
-    """Return what the board is doing, as its messages show: its next job, and a reply being sent.
+    """Return a board's activities for the status file: its next job, and the reply that it sends.
 
-    A job is ``asked`` until the board pulls its tensors (``pull``), and is worked on (``train`` …)
-    once the board has requested the last of them.
+    A job is ``asked`` at first, ``pull`` while the board requests tensors, and ``train`` (or another
+    kind of job) once it has requested the last chunk.
     """
     if record is None or not record.connected:
         return []
@@ -265,7 +268,7 @@ MAX_WRITE_SECONDS = 10.0  # between two writes, even if nothing has changed
 
 
 class StatusWriter:
-    """Writes the status from the start of the server until it exits for any reason."""
+    """Writes the status file of a run on boards while the server runs, and once when it exits."""
 
     def __init__(
         self,
@@ -283,7 +286,7 @@ class StatusWriter:
         self.can_write = True
 
     def update(self) -> None:
-        """Print new lines, and write the status if it is due; cheap to call often."""
+        """Print new log lines about boards, and write the status file if it is due."""
         for line in self.session.stats.log.take_lines():
             self.say(line)
         now = self.clock()
@@ -295,7 +298,7 @@ class StatusWriter:
             self.write_status(status, now)
 
     def write_status(self, status: dict[str, Any], now: float) -> None:
-        """Write the status file; report the first of several disk errors."""
+        """Write the status file; report only the first of several disk errors in a row."""
         content = {**status, "written": round(self.clock_offset + now)}
         try:
             write_atomically(

@@ -24,7 +24,7 @@ from ..jobs.plan import Job, Plan
 from ..jobs.work import restore_tensors
 from .protocol.job_codec import encode_reply
 
-TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # number of test examples limits these
+TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # at most the number of test examples
 VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
 METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
 MAX_METRICS = 32  # in one reply
@@ -32,8 +32,8 @@ MAX_VALUE = 1e100  # limit for a metric: its square and its sum over all example
 
 
 def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
-    """Require metrics with valid names, bounded values, and counts of at most the number of examples."""
-    federation = plan.federation.whole()
+    """Raise CodecError unless a reply's metrics have valid names, and values that its client can have."""
+    federation = plan.federation.include_new_clients()
     tested, held_out = (federation.sizes(p)[client] for p in ("test", "validation"))
     limits = {
         **dict.fromkeys(TEST_COUNT_METRICS, tested),
@@ -63,7 +63,7 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
 
 
 def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
-    """Require that a loss is not negative and that the score it belongs to is in the reply."""
+    """Raise CodecError if a reply's loss is negative, or if the score of the same measure is missing."""
     if measure not in found:
         raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is present, but {measure!r} is missing")
     if value < 0:
@@ -71,7 +71,7 @@ def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
 
 
 def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
-    """Return True if this sum of scores is possible with this number of examples; R² has no lower limit."""
+    """Return True if a client with this number of examples can have this sum of scores."""
     if plan.task.name == "classification" and value != int(value):
         return False
     return value <= examples and (value >= 0 or plan.task.name == "regression")
@@ -80,7 +80,7 @@ def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
 def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     """List the scores that a client measures in an evaluation: G, P, both or none.
 
-    The plan must have the client's data.
+    The plan must hold the client's data.
     """
     algorithm, found = plan.algorithm, set[str]()
     if job.t == plan.rounds or algorithm.ready(job.t):
@@ -95,13 +95,13 @@ def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
     return frozenset(found)
 
 
-MAX_NORM_RATIO = 1000.0  # relative to the tensors that were sent; honest training stays far below
+MAX_NORM_RATIO = 1000.0  # of an update to the tensors sent; honest training stays far below
 MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, without the tensors
 
 
 @dataclass(frozen=True)
 class ReplyForm:
-    """The expected form of replies from clients with the same net."""
+    """The form that training replies of clients with the same net must have."""
 
     largest: Reply  # reply of a client with examples of every class; no reply has more tensors
     required: frozenset[str]  # tensors that every client sends, regardless of its classes
@@ -110,7 +110,7 @@ class ReplyForm:
 
 
 class ReplyValidator:
-    """Checks replies against those that the algorithm itself would send."""
+    """Checks the replies of boards against replies that the algorithm itself computes."""
 
     def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
         self.plan, self.max_norm_ratio = plan, max_norm_ratio
@@ -118,22 +118,19 @@ class ReplyValidator:
         self._forms = dict[str, ReplyForm]()
 
     def prepare(self) -> None:
-        """Compute the expected form of every client's reply before the run.
-
-        A failure here is then not blamed on a board.
-        """
+        """Compute the expected form of every client's replies before the run, when no board can be at fault."""
         for client in self.plan.federation.train:
             self.get_form(client)
 
     def get_form(self, client: str) -> ReplyForm:
-        """Return the form of a client's replies, which clients with the same net share."""
+        """Return the expected form of a client's replies; clients with the same net share one form."""
         net = self.plan.net_of.get(client, "")
         if net not in self._forms:
             self._forms[net] = self.compute_form(client)
         return self._forms[net]
 
     def compute_form(self, client: str) -> ReplyForm:
-        """Compute the form of a client's replies from replies to blank examples."""
+        """Compute the expected form of a client's replies by training on blank examples."""
 
         def simulate(y: Tensor) -> Reply:
             return simulate_reply(self.plan, y, like=client)[0]
@@ -152,7 +149,7 @@ class ReplyValidator:
         return self.plan.create_initial_server()
 
     def list_measures(self, job: Job) -> frozenset[str]:
-        """List the scores that every reply to this evaluation has: G, P, both or none."""
+        """List the scores that every reply to an evaluation must have: G, P, both or none."""
         plan = self.plan
         ready = job.t == plan.rounds or plan.algorithm.ready(job.t)
         key = (ready, *plan.list_names(plan.template, job.t, "shared"))
@@ -162,16 +159,16 @@ class ReplyValidator:
         return self._measures[key]
 
     def limit_reply_bytes(self, job: Job) -> int:
-        """Return the maximum size of the reply to a job in bytes; larger ones are not fetched."""
+        """Return the maximum size of the reply to a job in bytes; larger replies are not requested."""
         if job.kind != "train":
             return MAX_REPLY_HEADER_BYTES
         form, rows_vary = self.get_form(job.client), self.plan.algorithm.rows_vary
         more = form.largest.tensors.only(*rows_vary)
-        of_rows = sum(2 * form.initial[get_original(name)].nbytes for name in more)
+        of_rows = sum(2 * form.initial[get_shared_name(name)].nbytes for name in more)
         return form.nbytes + of_rows + MAX_REPLY_HEADER_BYTES
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
-        """Return a valid reply with the weight known to the server; raise CodecError if it is invalid."""
+        """Return a board's reply with the server's own weight; raise CodecError if it is not valid."""
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
             raise CodecError("the reply belongs to another job")
         if job.kind == "train":
@@ -185,8 +182,8 @@ class ReplyValidator:
         return self.set_trusted_weight(reply, job)
 
     def check_measures(self, reply: Reply, job: Job) -> None:
-        """Require exactly the scores of this evaluation and, in the last one, the memory's digest."""
-        federation = self.plan.federation.whole()
+        """Raise CodecError unless a reply has exactly the expected scores and, at the end, the digest."""
+        federation = self.plan.federation.include_new_clients()
         tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
         expected = self.list_measures(job)
         if held_out:
@@ -200,9 +197,9 @@ class ReplyValidator:
             raise CodecError("the reply to the last evaluation has no digest of the memory")
 
     def check_tensors(self, found: Tensors, job: Job) -> None:
-        """Require known names, the right shapes and types, and all tensors that every client sends.
+        """Raise CodecError for a reply's missing, unknown, malformed or too large tensors.
 
-        Shapes and types are checked as protections send them, norms after the reply is decoded.
+        Shapes and types are those after the client's protections, norms those after decoding.
         """
         form = self.get_form(job.client)
         expected_tensors = form.largest.tensors
@@ -221,16 +218,16 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(form.required - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        samples = self.plan.federation.whole().sizes()[job.client]
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "the tensors that were sent")
         # an absolute limit too: otherwise the model could grow in every round
         self.check_norms(restored, form.initial, samples, "the initial tensors")
 
     def check_aside(self, found: Tensors, job: Job) -> None:
-        """Require exactly the personal tensors that are averaged for G, if the run asks for them.
+        """Raise CodecError unless a reply has exactly the personal tensors that the run requests for G.
 
-        Their norm is not limited, because they are only measured and never trained on.
+        Their norm is not limited, because no client trains on them.
         """
         expected = self.get_form(job.client).largest.aside
         if found and not expected:
@@ -241,7 +238,7 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
     def check_norms(self, found: Tensors, sent: Tensors, samples: int, what: str) -> None:
-        """Limit the norms of shared tensors and of extra ones, which may be sums over examples."""
+        """Raise CodecError if an update's norm is too large; extra tensors may be sums over examples."""
         common = {k for k in found if k in sent}
         before, after = compute_norm(sent, common), compute_norm(found, common)
         if after > self.max_norm_ratio * (1 + before):
@@ -254,7 +251,7 @@ class ReplyValidator:
             raise CodecError(f"the extra tensors have norm {extra:.3g}, over {limit:.3g}")
 
     def check_merged(self, after: Server) -> None:
-        """Limit the norm of the merged model: an algorithm may enlarge what clients send."""
+        """Raise CodecError if the norm of the merged model is too large."""
         initial = self.initial_server.model
         common = [k for k in after.model if k in initial]
         norm = compute_norm(after.model, common)
@@ -266,8 +263,8 @@ class ReplyValidator:
             )
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
-        """Replace the client's weight in averages: a board may not choose it."""
-        samples = self.plan.federation.whole().sizes()[job.client]
+        """Return a reply with the weight that the server computes; raise CodecError for false counts."""
+        samples = self.plan.federation.include_new_clients().sizes()[job.client]
         if job.kind != "train":
             return reply
         if reply.samples != samples:
@@ -279,19 +276,19 @@ class ReplyValidator:
         return replace(reply, weight=weight)
 
 
-def get_original(name: str) -> str:
-    """Return the name of the shared tensor that a tensor with a variable number of rows stands for."""
+def get_shared_name(name: str) -> str:
+    """Return the shared tensor's name in that of a reply's tensor with a variable number of rows."""
     return name.partition("/")[2]
 
 
 def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> None:
-    """Require rows of the right length and type, and no more of them than the whole tensor needs."""
+    """Raise CodecError if rows in a reply have a wrong length or type, or are more than the tensor needs."""
     if found.shape[1:] != expected.shape[1:] or found.dtype != expected.dtype or not found.dim():
         raise CodecError(
             f"tensor {name!r} is {found.dtype} {tuple(found.shape)}, expected rows of"
             f" {expected.dtype} {tuple(expected.shape[1:])}"
         )
-    most = sent[get_original(name)].numel()
+    most = sent[get_shared_name(name)].numel()
     if found[1:].numel() >= most:
         raise CodecError(f"tensor {name!r} has {len(found)} rows, more than its {most} values need")
 

@@ -58,12 +58,12 @@ def check_boards_can_run(config: Config) -> None:
         )
     if config.data.new_clients:
         raise ConfigError(
-            "data.new_clients: boards cannot join after training; leave it out, or use"
+            "data.new_clients: clients on boards cannot join after training; leave it out, or use"
             " heterophony run"
         )
     if config.attack.is_active:
         raise ConfigError(
-            "attack.kind: attacks are simulated, and boards are real; leave it out, or use heterophony"
+            "attack.kind: simulated attacks are not possible on boards; leave it out, or use heterophony"
             " run"
         )
 
@@ -103,7 +103,10 @@ def find_objection(
 def find_data_objection(
     config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
-    """Return why a client's data do not match the run; ``first`` has the format that all must have."""
+    """Return why a client's data do not match the run; an empty string if they do.
+
+    All clients must have the format of ``first``.
+    """
     if why := find_size_objection(client):
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
@@ -117,7 +120,9 @@ def find_data_objection(
         return f"the data of client '{client.name}' differ from those it started the run with"
     if not has_configured_format(config, client):
         return f"examples of client '{client.name}' do not match data.shape and data.classes"
-    if get_example_format(client) != get_example_format(next(iter(summaries.values()), first)):
+    if get_format_of_examples(client) != get_format_of_examples(
+        next(iter(summaries.values()), first)
+    ):
         return (
             f"examples of client '{client.name}' have a different format from those of the others"
         )
@@ -125,7 +130,7 @@ def find_data_objection(
 
 
 def find_size_objection(client: ClientSummary) -> str:
-    """Return why the sizes that a client reports are not allowed; an empty string if they are."""
+    """Return why the sizes of a client's data are not allowed; an empty string if they are."""
     if client.train < 1 or len(client.labels) != client.classes:
         return "has no training data, or a wrong number of classes"
     if client.test < 1:
@@ -137,8 +142,8 @@ def find_size_objection(client: ClientSummary) -> str:
     return ""
 
 
-def describe_dominance(config: Config, summaries: Summaries) -> str:
-    """Return a warning if one client weighs more than all others together, else an empty string."""
+def describe_dominant_client(config: Config, summaries: Summaries) -> str:
+    """Return a warning if one client has more examples than all others together, else an empty string."""
     total = sum(c.train for c in summaries.values())
     largest = max(summaries.values(), key=lambda c: c.train)
     uniform = config.aggregation.weights == "uniform"
@@ -151,7 +156,7 @@ def describe_dominance(config: Config, summaries: Summaries) -> str:
 
 
 def find_membership_objection(config: Config, summaries: Summaries, clients: Sequence[str]) -> str:
-    """Return why these clients cannot be in the run; an empty string if they can."""
+    """Return why clients with these names cannot take part in the run; an empty string if they can."""
     if (numbered := list_numbered_clients(config)) is not None:
         unknown = [c for c in clients if c not in numbered]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
@@ -167,20 +172,20 @@ def find_membership_objection(config: Config, summaries: Summaries, clients: Seq
 
 
 def has_configured_format(config: Config, client: ClientSummary) -> bool:
-    """Return True if a client's own data match the configuration; other data sets always match."""
+    """Return True if a client's own data have the configured format, or if the run uses a data set."""
     if config.data.name != OWN_DATA:
         return True
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
-    return get_example_format(client)[:2] == (spec.shape, len(spec.labels))
+    return get_format_of_examples(client)[:2] == (spec.shape, len(spec.labels))
 
 
-def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str, str]:
-    """Return the properties that all clients of a run must have in common: shape, classes, type, record."""
+def get_format_of_examples(client: ClientSummary) -> tuple[tuple[int, ...], int, str, str]:
+    """Return the format that the examples of all clients must share: shape, classes, type and record."""
     return tuple(client.shape), client.classes, client.type, client.record
 
 
 class BoardsRecord:
-    """The server's stored record: which board holds which client, and the summary of its data."""
+    """The server's stored record of boards: the clients of each, and the summaries of their data."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / BOARDS_RECORD
@@ -199,7 +204,7 @@ class BoardsRecord:
         self.save()
 
     def record_clients(self, board: str, hello: Hello) -> None:
-        """Assign new clients to the board for the whole run, before the board is welcomed."""
+        """Record that the new clients in a board's Hello belong to this board for the whole run."""
         new = {c.name: c for c in hello.clients if c.name not in self.client_summaries}
         if new:
             self.client_summaries |= new
@@ -220,7 +225,7 @@ class BoardsRecord:
 
 
 class Admission:
-    """Decides which boards take part; records the clients of a board before it is welcomed."""
+    """Decides which boards may take part, and records the clients of an admitted board."""
 
     def __init__(
         self, config: Config, record: BoardsRecord, enrolled: EnrolledClients | None, say: Say
@@ -229,8 +234,8 @@ class Admission:
         is_complete = len(record.client_summaries) >= config.data.clients
         self.find_summary = None if is_complete else load_known_summaries(config, say)
 
-    def check(self, board: str, hello: Hello) -> str:
-        """Return why a board cannot take part; an empty string if it was admitted."""
+    def admit(self, board: str, hello: Hello) -> str:
+        """Admit a board and record its clients, or return why it cannot take part."""
         why = self.find_objection(board, hello)
         if not why:
             self.record.record_clients(board, hello)
@@ -254,9 +259,9 @@ class Admission:
 
 @dataclass(frozen=True)
 class ServerHooks:
-    """Functions that a server calls: ``say`` with lines for people, ``on_event`` with run events.
+    """Functions that the server of a run on boards calls: ``say`` with lines to print, ``on_event`` with events.
 
-    ``watch`` is called several times a second; an error that it raises stops the run.
+    It calls ``watch`` several times a second; an error that this raises stops the run.
     """
 
     say: Say
@@ -272,9 +277,9 @@ def serve(
     hooks: ServerHooks,
     enrolled: EnrolledClients | None = None,
 ) -> Summary:
-    """Run the remaining rounds. The caller must hold the folder's lock.
+    """Serve a run on boards until its end. The caller must hold the lock of the run folder.
 
-    ``enrolled`` limits boards to the clients that their enrolments name; None allows any board any client.
+    With ``enrolled``, a board may only have the clients that its enrolment names.
     """
     check_boards_can_run(config)
     record = BoardsRecord(folder.path)
@@ -297,7 +302,7 @@ def serve(
             f" {len(given) / 1e6:.1f} MB"
         )
     session = ServerSession(
-        control, text, admission.check, time.monotonic(), record.board_of_client, given
+        control, text, admission.admit, time.monotonic(), record.board_of_client, given
     )
     with (
         open_transport(enrolment, run) as transport,
@@ -309,7 +314,7 @@ def serve(
             status.update()
             hooks.watch()
 
-        keep_journal(journal, session, enrolment, enrolled)
+        connect_journal(journal, session, enrolment, enrolled)
         broker = None
         if enrolled is not None and enrolled.can_be_read:
             broker = Broker(enrolled.store.folder)
@@ -326,7 +331,7 @@ def serve(
 
 
 def read_given(config: Config) -> bytes | None:
-    """Return the checkpoint that the run starts from, which each board receives once; None without one."""
+    """Return the bytes of the checkpoint that the run starts from; None if there is none."""
     if config.model.init is None:
         return None
     given = read_checkpoint_bytes(config.model.init)
@@ -339,7 +344,7 @@ def read_given(config: Config) -> bytes | None:
 
 
 def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
-    """Connect the server to the broker."""
+    """Return the transport that connects the server of a run to the broker."""
     return MqttTransport(
         make_endpoint(enrolment),
         topics.list_server_subscriptions(),
@@ -352,10 +357,10 @@ def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
     )
 
 
-def keep_journal(
+def connect_journal(
     journal: Journal, session: ServerSession, enrolment: Enrolment, enrolled: EnrolledClients | None
 ) -> None:
-    """Record the server's start and, from now on, the facts that the session reports."""
+    """Record the server's start in the journal, and from now on the facts that the session reports."""
 
     def record_fact(kind: str, board: str = "-", **details: Any) -> None:
         if kind == "joined" and enrolled is not None:
@@ -375,7 +380,7 @@ def keep_journal(
 
 
 def wait_for_clients(config: Config, link: ServerLink, record: BoardsRecord) -> RemoteFederation:
-    """Wait until a board has introduced every client, in this start or an earlier one."""
+    """Wait until boards have introduced all clients of the run; return their federation."""
     count, last_line = config.data.clients, ""
     link.publish([link.session.make_control_publication()])
     while missing := count - len(record.client_summaries):
@@ -386,7 +391,7 @@ def wait_for_clients(config: Config, link: ServerLink, record: BoardsRecord) -> 
         link.process_messages()
     clients = sort_names(record.client_summaries)
     summaries = {c: record.client_summaries[c] for c in clients}
-    if warning := describe_dominance(config, summaries):
+    if warning := describe_dominant_client(config, summaries):
         link.say(warning)
     labels = tuple(str(i) for i in range(summaries[clients[0]].classes))
     if config.data.name == OWN_DATA:

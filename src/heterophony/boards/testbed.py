@@ -41,7 +41,7 @@ from ..data.source import check_names_on_boards
 from ..engines import child_processes
 from ..runs.events import Event
 from ..runs.folder import RunFolder
-from .board import BoardOptions, take_part
+from .board import BoardOptions, take_part_in_run
 from .broker import enrolment, process
 from .broker.broker import Broker
 from .broker.enrolment import Enrolment
@@ -51,10 +51,10 @@ START_ATTEMPTS = 5
 
 
 class PrivateBroker:
-    """Mosquitto in a folder, on a free port, reachable from this machine only."""
+    """The testbed's own broker in a folder, on a free port that only this machine can reach."""
 
     def __init__(self, folder: Path) -> None:
-        """Start the broker; first stop one that a killed testbed left running in the folder."""
+        """Start the broker; stop one first that a killed testbed left running in the folder."""
         process.stop_mosquitto(folder)
         with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -71,7 +71,7 @@ class PrivateBroker:
             raise
 
     def start(self) -> None:
-        """Start Mosquitto, or restart it if it is killed meanwhile; the port never changes."""
+        """Start Mosquitto, on the same port every time; try again if it is killed meanwhile."""
         for attempt in range(1, START_ATTEMPTS + 1):
             port = None if self.broker.settings_file.exists() else 0
             try:
@@ -103,9 +103,9 @@ class PrivateBroker:
         return enrolment.read_enrolment(self.broker.server_enrolment_file)
 
     def stop(self) -> None:
-        """Stop Mosquitto and delete its folder, which holds keys.
+        """Stop Mosquitto and delete its folder, which holds private keys.
 
-        If that fails, the clean-up process stops Mosquitto after this process has exited.
+        If this fails, the clean-up process stops Mosquitto after this process has exited.
         """
         with suppress(HeterophonyError):
             process.stop_mosquitto(self.broker.folder)
@@ -122,7 +122,7 @@ class PrivateBroker:
 
 
 def open_pidfd(pid: int | None) -> int:
-    """Return a descriptor that signals when a process exits; raise BrokerError if it has already exited."""
+    """Return a descriptor that becomes readable when Mosquitto exits; raise BrokerError if it has exited."""
     if pid is not None:
         with suppress(ProcessLookupError):
             return os.pidfd_open(pid)
@@ -130,7 +130,7 @@ def open_pidfd(pid: int | None) -> int:
 
 
 def stop_after_testbed(folder: Path) -> None:
-    """Wait until the testbed has exited, then stop Mosquitto, which is not a child of the testbed."""
+    """Wait until the testbed's process has exited, then stop Mosquitto, which would outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     child_processes.wait_for_parent_exit()
     deadline = time.monotonic() + process.TIMEOUT_SECONDS
@@ -148,7 +148,7 @@ RUN_NAME = "testbed"  # on the broker, which serves no other run
 
 
 class TestbedProcess(child_processes.ChildProcess):
-    """A process that runs the server or a board.
+    """A process of the testbed, which runs the server or a board.
 
     It calls ``work(send, *args)``; ``send`` passes messages to the testbed.
     """
@@ -164,13 +164,13 @@ class TestbedProcess(child_processes.ChildProcess):
 
 
 def run_and_report(pipe: Connection, work: Callable[..., None], *args: object) -> None:
-    """Run the server or a board, and report an error that stops it to the testbed."""
+    """Run the testbed's server or a board in this process; report errors to the testbed."""
     with child_processes.send_errors(pipe):
         work(pipe.send, *args)
 
 
 def run_server(send: SendMessage, folder: Path, enrolment: Enrolment) -> None:
-    """Run the server. The testbed holds the lock of the run folder, and boards write below it."""
+    """Run the testbed's server; the testbed itself holds the lock of the run folder."""
     run = RunFolder(folder)
     remove_unfinished_files(folder, below=False)  # of a server that was killed
     remove_unfinished_files(run.commits_folder)
@@ -181,8 +181,8 @@ def run_server(send: SendMessage, folder: Path, enrolment: Enrolment) -> None:
 def run_board(
     send: SendMessage, enrolment: Enrolment, folder: Path, clients: Sequence[str]
 ) -> None:
-    """Run a board; the testbed has written the configuration, so the board trusts it."""
-    take_part(enrolment, RUN_NAME, folder, clients, send, BoardOptions(trust=True))
+    """Run a board of the testbed; it trusts the configuration, which the testbed wrote."""
+    take_part_in_run(enrolment, RUN_NAME, folder, clients, send, BoardOptions(trust=True))
 
 
 # Network --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class CuttableProxy:
-    """A link that can be cut: it listens on ``port`` and forwards bytes to and from ``target_port``."""
+    """A proxy between a board and the broker (``target_port``), whose connections can be cut."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
@@ -204,7 +204,7 @@ class CuttableProxy:
         threading.Thread(target=self.accept_connections, daemon=True).start()
 
     def cut(self) -> None:
-        """Drop all connections of the link; accept new ones."""
+        """Reset all connections between board and broker; accept new ones."""
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
@@ -213,14 +213,14 @@ class CuttableProxy:
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
     def close(self) -> None:
-        """Cut the link permanently: accept no more connections."""
+        """Reset all connections between board and broker, and accept no more."""
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self.listener.close()
         self.cut()
 
     def accept_connections(self) -> None:
-        """Connect each board that arrives with the broker, in a thread."""
+        """Accept connections of the board, and open one to the broker for each, in a thread."""
         with suppress(OSError):  # closed
             while True:
                 board, _ = self.listener.accept()
@@ -235,7 +235,7 @@ class CuttableProxy:
                     threading.Thread(target=self.forward, args=ends, daemon=True).start()
 
     def forward(self, source: socket.socket, sink: socket.socket) -> None:
-        """Forward one direction of a board's link until it is closed."""
+        """Forward bytes from one socket to the other until the first is closed."""
         with suppress(OSError):
             while data := source.recv(BUFFER_BYTES):
                 sink.sendall(data)
@@ -252,14 +252,14 @@ FAULT_KINDS = ("boards", "server", "broker", "network")
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault of one kind; ``board`` is the number of the affected board or link, if there is one."""
+    """A fault in the testbed; ``board`` is the position of the affected board or link, if there is one."""
 
     kind: str
     board: int
 
 
 def draw_fault(kinds: Sequence[str], seed: int, t: int, boards: int) -> InjectedFault | None:
-    """Draw the fault after round ``t``; None if no kinds of fault were requested."""
+    """Draw the fault to inject after round ``t``; None without kinds of faults."""
     if not kinds:
         return None
     draw = make_generator(seed, "testbed", t)
@@ -282,9 +282,9 @@ PrintLine = Callable[[str], None]
 
 
 class Testbed:
-    """The processes of one run. The caller must hold the lock of the folder.
+    """The local server, broker and boards of one run. The caller must hold the lock of the run folder.
 
-    After every round, one fault of a kind in ``faults`` is injected.
+    After every round, a fault of one of the kinds in ``faults`` is injected.
     """
 
     __test__ = False  # tells pytest that this is not a test
@@ -338,7 +338,7 @@ class Testbed:
         self.stop()
 
     def enrol_board(self, broker: PrivateBroker, name: str) -> Enrolment:
-        """Enrol a board; if its link should be cut, it connects through a proxy that can be cut."""
+        """Enrol a board of the testbed; to be able to cut its link, let it connect through a proxy."""
         enrolment = broker.enrol_board(name)
         if "network" not in self.faults:
             return enrolment
@@ -346,7 +346,7 @@ class Testbed:
         return replace(enrolment, port=self.proxies[-1].port)
 
     def stop(self) -> None:
-        """Stop all processes that were started. Also called in a signal handler."""
+        """Stop all processes of the testbed; signal handlers may call this, too."""
         for part in self.processes:
             part.process.kill()
         for part in self.processes:
@@ -358,7 +358,7 @@ class Testbed:
 
     # While it runs --------------------------------------------------------------------------
     def supervise(self) -> None:
-        """Handle messages and restart what was killed, until the server has finished the run."""
+        """Handle messages of the testbed's processes and restart killed ones, until the run has finished."""
         assert self.broker is not None
         while True:
             pipes = {part.pipe: part for part in self.processes}
@@ -372,7 +372,7 @@ class Testbed:
                 break  # the handler may have changed the other processes
 
     def handle_message(self, part: TestbedProcess) -> bool:
-        """Handle one message or the exit of a process; return True if the run has finished."""
+        """Handle a message or the exit of a testbed process; return True if the run has finished."""
         try:
             message: ProcessMessage = part.receive()
         except EOFError:
@@ -394,7 +394,7 @@ class Testbed:
         return False
 
     def handle_exit(self, part: TestbedProcess) -> bool:
-        """Restart a process that was killed; return True if the run has finished."""
+        """Restart a testbed process if it was killed; return True if the run has finished."""
         code = part.wait_for_exit()
         if code == 0:  # a board exits when it learns that the run has finished
             self.processes.remove(part)
@@ -410,13 +410,13 @@ class Testbed:
         return False
 
     def wait_for_boards(self) -> None:
-        """Give boards time to learn that the run has finished; a board that just started may never learn it."""
+        """Give boards a few seconds to learn that the run has finished and exit."""
         deadline = time.monotonic() + EXIT_SECONDS
         for part in self.processes:
             part.wait_for_exit(max(0.0, deadline - time.monotonic()))
 
     def inject_fault(self, t: int) -> None:
-        """Inject the fault of round ``t``, once: a restarted server may report the round again."""
+        """Inject the fault of round ``t``, unless a restarted server has reported the round again."""
         fault = draw_fault(self.faults, self.seed, t, len(self.boards))
         if fault is None or t <= self.last_fault_round:
             return
@@ -427,30 +427,30 @@ class Testbed:
         elif fault.kind == "broker":
             assert self.broker is not None
             self.broker.restart()
-            self.say(f"round {t}: the broker was killed; it is back")
+            self.say(f"round {t}: the broker was killed and restarted")
         else:
             victim = self.server if fault.kind == "server" else victim
             if victim not in self.processes:  # a board that has exited, as the run has finished
                 return
             victim.kill()
             victim.start()
-            self.say(f"round {t}: {victim.name} was killed; it is back")
+            self.say(f"round {t}: {victim.name} was killed and restarted")
 
 
 def start_testbed_fork_server() -> None:
-    """Start the fork server early, so that it imports torch while the data are read."""
+    """Start the fork server of the testbed's processes, which imports torch while the data are read."""
     child_processes.start_fork_server(__name__)
 
 
 def get_testbed_folder(folder: RunFolder) -> Path:
-    """Return the folder of the boards and the broker, inside the run folder."""
+    """Return the folder of the testbed's boards and broker, inside the run folder."""
     return folder.path.absolute() / "testbed"
 
 
 def assign_clients(
     clients: Sequence[str], boards: int | None, folder: RunFolder
 ) -> list[list[str]]:
-    """Assign clients to boards evenly, in order; a resumed run must have as many boards as before."""
+    """Divide the clients evenly among the testbed's boards; a resumed run must have as many as before."""
     record = get_testbed_folder(folder) / "testbed.json"
     previous: int | None = read_json(record)["boards"] if record.exists() else None
     count = boards or previous or min(DEFAULT_BOARDS, len(clients))

@@ -1,4 +1,4 @@
-"""The command line: the app with all commands, their examples, and the printing of errors."""
+"""The command line: the app with its commands and their examples, and the printing of errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .terminal import print_error
 
 OBJECTS_TO_COLLECTION = 20_000  # Python's 700 collects hundreds of times while torch loads
 
-EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
+EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines; a comment may follow after a #
     "run": (
         "heterophony run                          # FedAvg on the embedded digits",
         "heterophony run fedreg -c rounds=60 -c participation.rate=0.25 --out runs/mine",
@@ -83,7 +83,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
 
 
 def add_examples(app: typer.Typer, above: str = "") -> None:
-    """Append the examples of each command to its help."""
+    """Append the examples of each command to its help page."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
         command.epilog = format_epilog(EXAMPLES.get(f"{above}{name}", ())) or command.epilog
@@ -93,14 +93,13 @@ def add_examples(app: typer.Typer, above: str = "") -> None:
 
 
 def format_epilog(lines: tuple[str, ...]) -> str:
-    """Format examples as lines of a help page."""
-    return (
-        "\n\n".join(["Examples:", *(line.replace("[", r"\[") for line in lines)]) if lines else ""
-    )
+    """Format the examples of a command as lines of its help page."""
+    shown = (line.replace("[", r"\[") for line in lines)
+    return "\n\n".join(["Examples:", *shown]) if lines else ""
 
 
 class ErrorReportingGroup(TyperGroup):
-    """Prints one line for every error that a user can fix, and exits with the error's code."""
+    """Group of commands that prints a user's error as one line and exits with the error's code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -132,6 +131,7 @@ add_examples(app)
 
 
 def print_version(asked: bool) -> None:
+    """Print the version and exit, if asked."""
     if asked:
         typer.echo(f"heterophony {__version__}")
         raise typer.Exit

@@ -28,7 +28,7 @@ EnrolmentOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands for boards and the broker to the app."""
     app.command()(server)
     app.command()(board)
     app.command("device", hidden=True)(board)  # former name
@@ -87,7 +87,7 @@ def server(
 
 
 def names_same_code(file: str | None, pairs: list[str], begun: Path) -> bool:
-    """Return True if a command names the same external modules as the run that it continues."""
+    """Return True if ``server`` was called with the same external modules as the run that it continues."""
     from ..core.own_modules import is_own_code
 
     own = {k: name for k, name in options.find_named_code(begun, []).items() if is_own_code(name)}
@@ -147,7 +147,7 @@ def board(
     trust: options.TrustOption = False,
 ) -> None:
     """Take part in a run until it finishes. After an interruption, run the command again to continue."""
-    from ..boards.board import BoardOptions, take_part, wait_for_run
+    from ..boards.board import BoardOptions, take_part_in_run, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.keys import rename_key
     from ..config.reading import read_config
@@ -178,7 +178,7 @@ def board(
     note, held = terminal.print_note, list(own or names)
     with terminal.exit_on_interrupt(options.SAME_COMMAND, lambda: None):
         run_name = run or wait_for_run(credentials, note)
-        take_part(credentials, run_name, folder / credentials.name, held, note, how)
+        take_part_in_run(credentials, run_name, folder / credentials.name, held, note, how)
     note("the run has finished")
 
 
@@ -197,10 +197,10 @@ def journal(
     json: options.JsonOption = False,
 ) -> None:
     """Print the journal of a run on boards: who joined, what was refused, what was sent."""
-    from ..boards.journal import find_damage, parse_line, read_journal
+    from ..boards.journal import find_altered_lines, parse_journal_line, read_journal
 
     lines = read_journal(folder)
-    damage = list(find_damage(lines))
+    damage = list(find_altered_lines(lines))
     for number, why in damage[:10]:
         terminal.print_note(f"line {number}: {why}")
     if check:
@@ -212,7 +212,7 @@ def journal(
         return
     facts = [
         fact
-        for fact in map(parse_line, lines)
+        for fact in map(parse_journal_line, lines)
         if fact and board in (None, fact.board) and kind in (None, fact.kind)
     ]
     if json:
@@ -223,12 +223,13 @@ def journal(
 
 
 def format_fact(fact: Fact) -> str:
-    """Format an entry of the journal as one line."""
-    details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
+    """Format a journal entry as one line."""
+    details = "; ".join(f"{key} {format_journal_value(v)}" for key, v in fact.details.items())
     return f"{fact.time}  {fact.kind:9} {fact.board:16} {details}".rstrip()
 
 
-def format_value(value: Any) -> str:
+def format_journal_value(value: Any) -> str:
+    """Format a value in the details of a journal entry."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -288,14 +289,14 @@ def run_testbed(
     try:
         if not folder.result_file.exists():
             bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note)
-            supervise(bed, config, folder, list(federation.sizes("test").values()))
+            supervise_testbed(bed, config, folder, list(federation.sizes("test").values()))
     finally:
         folder.close()
     show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
 
 
-def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
-    """Run a testbed and show its progress; ``sizes`` lists each client's number of test examples."""
+def supervise_testbed(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
+    """Run a testbed and show its progress; ``sizes`` has each client's number of test examples."""
     from ..algorithms import get_display_name
     from ..studies.hooks import show_progress
 
@@ -312,7 +313,7 @@ def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int])
 
 
 def list_default_settings(pairs: list[str]) -> list[str]:
-    """List the default settings of a testbed; omit the number of clients if the data name them."""
+    """List the default settings of a testbed, without the number of clients if the data name them."""
     from ..config.keys import expand_section, find_choice
     from ..data.sources import find_named_clients
 

@@ -11,41 +11,40 @@ from pathlib import Path
 
 from .habits import list_all_keys, list_short_keys
 
-ANY_VALUE = (
-    "..."  # stands for a value; with two candidates, shells add no space after the equals sign
-)
+# stands for a value; with two candidates, shells add no space after the equals sign
+ANY_VALUE = "..."
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
-    """List the algorithms whose name starts with this text."""
+    """Complete the name of an algorithm."""
     from ..algorithms import ALGORITHM_CLASSES
 
     return [name for name in ALGORITHM_CLASSES if name.startswith(incomplete.lower())]
 
 
 def complete_run_argument(incomplete: str) -> list[str]:
-    """List the algorithms and the settings files in this folder that start with this text."""
+    """Complete the argument of ``run``: algorithms, and settings files in the current folder."""
     files = sorted(path.name for path in Path.cwd().glob("*.toml"))
     return [*complete_algorithm(incomplete), *(f for f in files if f.startswith(incomplete))]
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """List the keys that start with this text or, after the equals sign, the values of a key.
+    """Complete an argument of ``-c``: keys or, after the equals sign, values.
 
     A single key is listed with its values.
     """
     key, sign, value = incomplete.partition("=")
     if sign:
-        return [f"{key}={v}" for v in list_values(key) if v.startswith(value)]
+        return [f"{key}={v}" for v in list_possible_values(key) if v.startswith(value)]
     keys = [k for k in list_all_keys() if k.startswith(key)]
     keys = keys or [k for k in list_short_keys() if k.startswith(key)]
     if len(keys) == 1:
-        return [f"{keys[0]}={v}" for v in list_values(keys[0]) or ("", ANY_VALUE)]
+        return [f"{keys[0]}={v}" for v in list_possible_values(keys[0]) or ("", ANY_VALUE)]
     return [f"{k}=" for k in keys]
 
 
-def list_values(key: str) -> list[str]:
-    """List the possible values of a key if there are few."""
+def list_possible_values(key: str) -> list[str]:
+    """List the possible values of a configuration key, if they are few."""
     from ..algorithms import ALGORITHM_CLASSES
     from ..config.keys import find_setting
     from ..data.partitions import PARTITIONS
@@ -77,9 +76,9 @@ COMPLETION = "_HETEROPHONY_COMPLETE"  # set by the shells' completion functions
 
 @contextmanager
 def join_words_of_bash() -> Iterator[None]:
-    """If bash asks for completions, join the words that it split at ``=``; print what follows the last ``=``.
+    """When bash asks for completions, join the words that it split at ``=``, and remove their prefix.
 
-    Bash replaces only what follows the equals sign. It does not split there if the user removed it
+    Bash replaces only the text after the equals sign. It does not split there if the user removed it
     from COMP_WORDBREAKS.
     """
     if os.environ.get(COMPLETION) != "complete_bash" or "COMP_WORDS" not in os.environ:
@@ -98,7 +97,7 @@ def join_words_of_bash() -> Iterator[None]:
 
 
 def join_split_words(words: list[str]) -> tuple[list[str], str]:
-    """Join words around each ``=``; also return the part of the last word that bash keeps."""
+    """Join words that bash split at ``=``; also return the part of the last word that bash keeps."""
     joined, kept = list[str](), ""
     for i, word in enumerate(words):
         if i and word and "=" in (word, words[i - 1]):

@@ -1,4 +1,4 @@
-"""The commands ``data``: download, inspect, partition and export data sets."""
+"""The command group ``data``: download, inspect, partition and export data sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Chart = Literal["all", "heat", "bubbles", "sizes", "histograms"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the command group ``data`` to the app."""
     group = typer.Typer(no_args_is_help=True, help="Download, inspect and partition data sets.")
     group.command()(fetch)
     group.command()(show)
@@ -89,13 +89,13 @@ def show(
 
 
 def print_remark(data: Source | Federation) -> None:
-    """Print what was left out of a data set, or how it differs from the published one."""
+    """Print the remark on a data set: parts not read, or differences from the published one."""
     if data.remark:
         terminal.print_note(data.remark)
 
 
 def get_format_name(name: str) -> str:
-    """Return the name of the data format at a path; an empty string for a named data set."""
+    """Return the name of the data format at a path; empty for a named data set."""
     from ..data.sources import SOURCES, find_dataset_name
     from ..data.sources.formats import find_format
 
@@ -104,7 +104,7 @@ def get_format_name(name: str) -> str:
 
 
 def describe_source(found: Source, format_name: str) -> dict[str, Any]:
-    """Describe a data set as plain data for JSON."""
+    """Return a description of a data set as plain data for JSON."""
     import numpy as np
 
     from ..data.source import count_targets
@@ -166,7 +166,7 @@ def partition(
     config = read_data_settings(file, pairs)
     federation = config.build_federation()
     print_remark(federation)
-    new, federation = federation.new, federation.whole()
+    new, federation = federation.new, federation.include_new_clients()
     if save_to is not None:
         federation.save_partition(save_to)
         terminal.print_note(f"wrote {save_to}")
@@ -193,7 +193,7 @@ def export(
     federation = read_data_settings(file, pairs).build_federation()
     print_remark(federation)
     export_federation(federation, to, folder)
-    clients = len(federation.whole().clients)
+    clients = len(federation.include_new_clients().clients)
     terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to})")
 
 
@@ -222,11 +222,11 @@ def augment(
     terminal.print_note(f"wrote {out}: client {found.client}, balanced to {found.target_rule}")
 
 
-UNUSED = {"algorithm.name": "fedavg", "model.name": "mlp"}  # in place of the user's modules
+UNUSED = {"algorithm.name": "fedavg", "model.name": "mlp"}  # replace the user's modules
 
 
 def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
-    """Read a configuration for its data; external modules are neither needed nor imported."""
+    """Read a configuration for a ``data`` command, without importing the user's modules."""
     from ..config.reading import read_config
     from ..core.own_modules import is_own_code
 
@@ -258,10 +258,10 @@ def save_label_distribution(federation: Federation, how: Algorithm, out: Path, k
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
-    """Describe each client's numbers of examples, and the distance of its labels to those of all clients."""
+    """Return each client's numbers of examples and label statistics, as plain data for JSON."""
     from ..data.federation import entropy, jensen_shannon, total_variation
 
-    counts, held = federation.counts(), list_splits(federation)
+    counts, held = federation.count_labels(), list_splits(federation)
     rows = zip(
         federation.clients,
         *(federation.sizes(part).values() for part in held),
@@ -274,13 +274,13 @@ def describe_clients(federation: Federation) -> list[dict[str, Any]]:
 
 
 def list_splits(federation: Federation) -> tuple[str, ...]:
-    """List the splits of a client's examples."""
+    """List the splits of the clients' examples: train, test and, if held out, validation."""
     return ("train", *(["validation"] if federation.validates else []), "test")
 
 
 def print_label_table(federation: Federation) -> None:
-    """Print the training examples per client and class; a stronger colour means more examples."""
-    counts, labels = federation.counts(), federation.labels
+    """Print the table of training examples per client and class; stronger colours are larger numbers."""
+    counts, labels = federation.count_labels(), federation.labels
     table = terminal.create_table()
     for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
         table.add_column(escape(clean_line(name)), justify="right", no_wrap=True)
@@ -301,7 +301,7 @@ def print_label_table(federation: Federation) -> None:
 
 
 def get_shade(share: float) -> str:
-    """Return the background colour of a cell by its share: from pale to strong blue, with readable text."""
+    """Return the background colour of a cell for its share of the largest number, as rich markup."""
     strength = share**0.5
     r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))
     return f"rgb({r},{g},{b})"

@@ -1,4 +1,4 @@
-"""The commands ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
+"""The command group ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ MARKS = {"waiting": "·", "working": "[yellow]…[/]", "done": "[green]✓[/]", 
 
 
 class TerminalView(View):
-    """Shows the state of all boards while a step runs; failures are printed afterwards."""
+    """Shows the state of all boards in the terminal while a fleet step runs."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet  # do not mention boards without problems
+        self.quiet = quiet  # print nothing about boards without problems
         self.title = ""
         self.rows: dict[str, tuple[str, str]] = {}
         self.lock = threading.Lock()
@@ -84,7 +84,7 @@ RunNameOption = Annotated[
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choices made before the command's name: fleet file, boards and folders."""
+    """The arguments and options of ``fleet`` before the command's name: boards and folders."""
 
     fleet: Fleet
     boards: tuple[Board, ...]  # the boards that the command is for
@@ -93,7 +93,7 @@ class Chosen:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group ``fleet`` with all its commands to the app."""
+    """Add the command group ``fleet`` to the app."""
     group = typer.Typer(no_args_is_help=True, subcommand_metavar="COMMAND [ARGS]...")
     group.callback()(choose_fleet)
     steps = (check, wheels, install, enrol, data, start, stop, status, logs, collect)
@@ -120,8 +120,8 @@ def choose_fleet(
 
 
 @contextmanager
-def prepare(chosen: Chosen) -> Iterator[Preparation]:
-    """Yield the preparation; its connections close with the command."""
+def open_preparation(chosen: Chosen) -> Iterator[Preparation]:
+    """Yield the ``Preparation`` of a fleet; close its SSH connections afterwards."""
     from ..boards.fleet.install import Installer
     from ..boards.fleet.run import Preparation
     from ..boards.fleet.ssh import SshRunner
@@ -131,8 +131,10 @@ def prepare(chosen: Chosen) -> Iterator[Preparation]:
         yield Preparation(chosen.fleet, ssh, broker, Installer.create(chosen.wheels))
 
 
-def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False) -> Outcome:
-    """Run a step on these boards and show its progress; print one line for each board that fails."""
+def run_step_on_boards(
+    title: str, boards: Sequence[Board], step: Step, quiet: bool = False
+) -> Outcome:
+    """Run a fleet step on these boards and show its progress; print one line for each board that fails."""
     from ..boards.fleet.hosts import do_on_boards
 
     outcome = do_on_boards(title, boards, step, TerminalView(quiet))
@@ -142,14 +144,14 @@ def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False
 
 
 def exit_if_failed(outcome: Outcome) -> None:
-    """Exit with code 1 if a board failed; its error has already been printed."""
+    """Exit with code 1 if a step failed on a board; its error has already been printed."""
     if outcome.failed:
         raise SystemExit(1)
 
 
-def load_run(prepared: Preparation, config: Config) -> None:
-    """Read and partition the data of a run, and assign its clients to the boards."""
-    from ..boards.fleet.run import assign
+def load_run_data(prepared: Preparation, config: Config) -> None:
+    """Read and partition the data of a run, and assign its clients to the fleet's boards."""
+    from ..boards.fleet.run import assign_clients_to_boards
     from ..boards.server import check_boards_can_run
     from ..data.folders import OWN_DATA
     from ..studies.spec import read_federation
@@ -158,11 +160,11 @@ def load_run(prepared: Preparation, config: Config) -> None:
     prepared.trust = bool(config.own_code)
     if config.data.name != OWN_DATA:
         prepared.federation = read_federation(config)
-    prepared.assignment = assign(prepared.fleet, config, prepared.federation)
+    prepared.assignment = assign_clients_to_boards(prepared.fleet, config, prepared.federation)
 
 
 def start_broker(prepared: Preparation) -> None:
-    """Start the broker for the boards, unless it is already up."""
+    """Start the broker for the fleet, unless it is already up."""
     fleet = prepared.fleet
     listen, started = prepared.broker.start(fleet.lan, fleet.port)
     if started:
@@ -175,8 +177,8 @@ def start_broker(prepared: Preparation) -> None:
 # Commands -----------------------------------------------------------------------------------
 def check(context: typer.Context, json: JsonOption = False) -> None:
     """Check that boards can be reached, and their Python, memory, disk, clock and network."""
-    with prepare(context.obj) as prepared:
-        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+    with open_preparation(context.obj) as prepared:
+        outcome = run_step_on_boards("check", context.obj.boards, prepared.check, quiet=True)
         if json:
             boards = {name: asdict(facts) for name, facts in prepared.facts.items()}
             terminal.print_json({"boards": boards, "failed": outcome.failed})
@@ -192,8 +194,8 @@ def wheels(context: typer.Context) -> None:
     from ..boards.fleet.install import Target, collect_wheels
 
     chosen: Chosen = context.obj
-    with prepare(chosen) as prepared:
-        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+    with open_preparation(chosen) as prepared:
+        outcome = run_step_on_boards("check", context.obj.boards, prepared.check, quiet=True)
         boards = [b for b in chosen.boards if b.name in prepared.facts]
         needed = {
             (Target.from_facts(prepared.facts[b.name]), b.torch)
@@ -209,22 +211,22 @@ def wheels(context: typer.Context) -> None:
 
 def install(context: typer.Context) -> None:
     """Install heterophony and its packages from this machine; boards need no internet."""
-    with prepare(context.obj) as prepared:
-        exit_if_failed(do_step("install", context.obj.boards, prepared.install))
+    with open_preparation(context.obj) as prepared:
+        exit_if_failed(run_step_on_boards("install", context.obj.boards, prepared.install))
 
 
 def enrol(context: typer.Context) -> None:
     """Give each board an enrolment of this machine's broker, which is started if needed."""
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         start_broker(prepared)
-        exit_if_failed(do_step("enrol", context.obj.boards, prepared.enrol))
+        exit_if_failed(run_step_on_boards("enrol", context.obj.boards, prepared.enrol))
 
 
 def data(context: typer.Context, file: ConfigArgument = None, pairs: SettingsOption = None) -> None:
     """Copy to each board its own clients' shares of the data set, and nothing else."""
-    with prepare(context.obj) as prepared:
-        load_run(prepared, read_settings(file, pairs))
-        exit_if_failed(do_step("data", context.obj.boards, prepared.copy_data))
+    with open_preparation(context.obj) as prepared:
+        load_run_data(prepared, read_settings(file, pairs))
+        exit_if_failed(run_step_on_boards("data", context.obj.boards, prepared.copy_data))
 
 
 def start(
@@ -234,19 +236,21 @@ def start(
     run_name: RunNameOption = "",
 ) -> None:
     """Start heterophony on each board, in the background."""
-    with prepare(context.obj) as prepared:
-        load_run(prepared, read_settings(file, pairs))
+    with open_preparation(context.obj) as prepared:
+        load_run_data(prepared, read_settings(file, pairs))
         prepared.run = run_name
-        exit_if_failed(do_step("start", context.obj.boards, prepared.start))
+        exit_if_failed(run_step_on_boards("start", context.obj.boards, prepared.start))
 
 
 def stop(context: typer.Context) -> None:
     """Stop heterophony on each board; after `start`, it continues."""
     from ..boards.fleet.steps import stop_process
 
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         exit_if_failed(
-            do_step("stop", context.obj.boards, lambda board: stop_process(prepared.ssh, board))
+            run_step_on_boards(
+                "stop", context.obj.boards, lambda board: stop_process(prepared.ssh, board)
+            )
         )
 
 
@@ -254,7 +258,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
     """Show whether heterophony is running on each board."""
     from ..boards.fleet.steps import read_status
 
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         found: dict[str, object] = {}
 
         def step(board: Board) -> str:
@@ -262,7 +266,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
             found[board.name] = asdict(state)
             return state.describe()
 
-        outcome = do_step("status", context.obj.boards, step, quiet=True)
+        outcome = run_step_on_boards("status", context.obj.boards, step, quiet=True)
         if json:
             terminal.print_json({"boards": found, "failed": outcome.failed})
         elif outcome.done:
@@ -278,16 +282,15 @@ def logs(
 ) -> None:
     """Print the last lines of each board's log."""
     from ..boards.fleet.steps import read_log
-    from ..core.files import clean_line
 
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         texts: dict[str, str] = {}
 
         def step(board: Board) -> str:
             texts[board.name] = read_log(prepared.ssh, board)
             return ""
 
-        outcome = do_step("logs", context.obj.boards, step, quiet=True)
+        outcome = run_step_on_boards("logs", context.obj.boards, step, quiet=True)
     for board in context.obj.boards:
         for line in texts.get(board.name, "").splitlines()[-lines:]:
             print(f"{board.name}: {clean_line(line)}")
@@ -299,27 +302,27 @@ def collect(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("boards"),
 ) -> None:
     """Copy logs and facts of all boards to this machine; memories and data stay on the boards."""
-    with prepare(context.obj) as prepared:
-        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+    with open_preparation(context.obj) as prepared:
+        outcome = run_step_on_boards("check", context.obj.boards, prepared.check, quiet=True)
         collected = collect_all(prepared, context.obj.boards, out)
     exit_if_failed(outcome)
     exit_if_failed(collected)
 
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
-    """Write the log and facts of each board to a folder with the board's name."""
-    from ..boards.fleet.steps import collect as collect_board
+    """Copy the log and facts of each board into a folder with the board's name."""
+    from ..boards.fleet.steps import collect_log
 
-    return do_step(
+    return run_step_on_boards(
         "collect",
         boards,
-        lambda b: collect_board(prepared.ssh, b, out, prepared.facts.get(b.name)),
+        lambda b: collect_log(prepared.ssh, b, out, prepared.facts.get(b.name)),
         quiet=True,
     )
 
 
 def sort_rows_by_file(prepared: Preparation, outcome: Outcome) -> list[list[str]]:
-    """Return a row for each board that answered, in the order of the file."""
+    """Return a table row for each board that answered, in the order of the fleet's file."""
     return [[b.name, outcome.done[b.name]] for b in prepared.fleet.boards if b.name in outcome.done]
 
 
@@ -344,7 +347,7 @@ def run(
 
     config, folder = read_settings(file, pairs), RunFolder(out)
     require_all_boards(context.obj)
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         summary = run_on_fleet(prepared, config, folder, late)
     show_run(summary, folder.path, json, trained=True)
 
@@ -379,7 +382,7 @@ def table(
     parent = out or Path("runs") / f"{name}-{scale}-fleet"
     create_run_folders(selection, parent)
     failed: dict[str, str] = {}
-    with prepare(context.obj) as prepared:
+    with open_preparation(context.obj) as prepared:
         for cell_run in list_unfinished(selection, parent):
             folder = RunFolder(parent / cell_run.folder_name)
             terminal.print_note(f"{cell_run.cell.row}: {folder.path}")
@@ -391,7 +394,7 @@ def table(
 
 
 def require_all_boards(chosen: Chosen) -> None:
-    """Raise ConfigError if ``--only`` selects some of the boards, because a run needs all."""
+    """Raise ConfigError if ``--only`` selects some of the fleet's boards, because a run needs all."""
     if len(chosen.boards) < len(chosen.fleet.boards):
         raise ConfigError(
             "--only: a run needs all boards in the file; list this run's boards in their own file"
@@ -399,7 +402,7 @@ def require_all_boards(chosen: Chosen) -> None:
 
 
 def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late: bool) -> Summary:
-    """Run one configuration on the boards, or continue it; collect logs and write the page."""
+    """Run one configuration on the fleet, or continue it; collect logs and write the report page."""
     from ..algorithms import get_display_name
     from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
@@ -411,7 +414,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
         raise ConfigError(
             "engine.accelerator: each board has its own (accelerator in the list of boards); leave it out"
         )
-    load_run(prepared, config)
+    load_run_data(prepared, config)
     if prepared.federation is not None:
         config.build_board_plan(prepared.federation)  # raises before anything is written
         config = config.fill_model_defaults(prepared.federation)
@@ -419,7 +422,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     try:
         start_broker(prepared)
         prepared.run = name_run(folder)
-        waiting = set[str]() if folder.result_file.exists() else make_ready(prepared, late)
+        waiting = set[str]() if folder.result_file.exists() else prepare_all_boards(prepared, late)
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder, prepared.ssh]) as shown:
             status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
             note = terminal.print_note
@@ -435,8 +438,8 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     return summary
 
 
-def make_ready(prepared: Preparation, late: bool) -> set[str]:
-    """Run all steps on all boards; return the boards that are not ready, if ``late`` allows any."""
+def prepare_all_boards(prepared: Preparation, late: bool) -> set[str]:
+    """Run all fleet steps before a run; return the boards that failed, which ``late`` must allow."""
     boards, failed = prepared.fleet.boards, dict[str, str]()
     for title, step in (
         ("check", prepared.check),
@@ -446,7 +449,7 @@ def make_ready(prepared: Preparation, late: bool) -> set[str]:
         ("start", prepared.start),
     ):
         ready = [b for b in boards if b.name not in failed]
-        failed |= do_step(title, ready, step, quiet=title == "check").failed
+        failed |= run_step_on_boards(title, ready, step, quiet=title == "check").failed
     if failed and not late:
         raise HeterophonyError(
             f"{len(failed)} of {len(boards)} boards failed; repair them and {SAME_COMMAND},"

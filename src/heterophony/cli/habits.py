@@ -1,4 +1,4 @@
-"""Habits from other programs: settings as options or bare words, under the names of other platforms."""
+"""Settings as users of other platforms write them: as options or bare words, with other names."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ REPETITIONS = "times"  # other platforms' number of seeds
 
 
 def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
-    """Rewrite settings given as options or bare words with ``-c``; leave other words unchanged.
+    """Rewrite settings given as options (``--lr 0.1``) or bare words (``lr=0.1``) with ``-c``.
 
-    ``takes_value`` maps each option of the command to whether a value follows it.
+    ``takes_value`` maps each option of the command to whether it takes a value.
     """
     out: list[str] = []
     rest = list(words)
@@ -55,14 +55,14 @@ def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> l
         elif word.startswith("--") or is_short_name(name, takes_value):
             out += translate_option(name, value if sign else None, rest, takes_value)
         elif BARE_SETTING.fullmatch(word):
-            out += ["-c", f"{get_own_name(name)}={value}"]
+            out += ["-c", f"{translate_setting_name(name)}={value}"]
         else:
             out.append(word)
     return out
 
 
 def is_short_name(option: str, takes_value: Mapping[str, bool]) -> bool:
-    """Return True for another platform's name after one hyphen, as in ``-gr``."""
+    """Return True if an option is another platform's setting after one hyphen, as in ``-gr``."""
     known = option[:1] == "-" and option[1:] in {*OTHER_NAMES, *OTHER_NAMES.values()}
     return known and option[:2] not in takes_value  # else the rest is the value of that option
 
@@ -70,16 +70,16 @@ def is_short_name(option: str, takes_value: Mapping[str, bool]) -> bool:
 def translate_option(
     option: str, value: str | None, rest: list[str], takes_value: Mapping[str, bool]
 ) -> list[str]:
-    """Return an unknown option as a setting; its value may be the first word of the rest."""
-    key = get_own_name(option.lstrip("-"))
+    """Rewrite an unknown option as a setting with ``-c``; its value may be the first word of ``rest``."""
+    key = translate_setting_name(option.lstrip("-"))
     if key == REPETITIONS and "--seeds" not in takes_value:
         raise OptionError(
             f"{option}: no such option; heterophony compare … --seeds 0-2 runs several seeds"
         )
-    if key != REPETITIONS and not is_setting(key):
+    if key != REPETITIONS and not is_setting_name(key):
         known = [*list_short_keys(), *OTHER_NAMES, *(o.lstrip("-") for o in takes_value)]
         if near := get_close_matches(key, known, n=1, cutoff=0.75):
-            hint = get_own_name(near[0]).replace("_", "-")
+            hint = translate_setting_name(near[0]).replace("_", "-")
             raise OptionError(f"{option}: no such option; did you mean --{hint}?")
         return [option if value is None else f"{option}={value}"]  # the parser refuses it
     if value is None and rest and (not rest[0].startswith("-") or NUMBER.fullmatch(rest[0])):
@@ -87,29 +87,26 @@ def translate_option(
     if value is None:
         raise OptionError(f"{option}: a value is missing, as in {option} 1")
     if key == REPETITIONS:
-        return ["--seeds", count_seeds(option, value)]
-    return (
-        ["--seeds", value]
-        if key == "seed" and "--seeds" in takes_value
-        else ["-c", f"{key}={value}"]
-    )
+        return ["--seeds", format_seed_range(option, value)]
+    takes_seeds = key == "seed" and "--seeds" in takes_value
+    return ["--seeds", value] if takes_seeds else ["-c", f"{key}={value}"]
 
 
-def count_seeds(option: str, value: str) -> str:
-    """Return this number of seeds as a range: ``0-2`` for ``3``."""
+def format_seed_range(option: str, value: str) -> str:
+    """Format a number of seeds as a range for ``--seeds``: ``0-2`` for ``3``."""
     if not value.isdecimal() or not int(value):
         raise OptionError(f"{option} {value}: must be a number of seeds, as in {option} 3")
     return f"0-{int(value) - 1}"
 
 
-def get_own_name(key: str) -> str:
-    """Return our short key for another platform's name of a setting; other keys unchanged."""
+def translate_setting_name(key: str) -> str:
+    """Translate another platform's name of a setting to our short key; other names are unchanged."""
     key = key.replace("-", "_")
     return OTHER_NAMES.get(key, key)
 
 
-def is_setting(key: str) -> bool:
-    """Return True if a full or short key exists in a configuration with any algorithm."""
+def is_setting_name(key: str) -> bool:
+    """Return True if a full or short key exists in the configuration of any algorithm."""
     from ..config.keys import NAMED_SECTIONS
 
     if key in (*NAMED_SECTIONS, "partition"):  # their name or kind

@@ -1,4 +1,4 @@
-"""The commands ``list``, ``schema``, ``bench`` and ``doctor``: what is available and works here."""
+"""The commands ``list``, ``schema``, ``bench`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ListKind = Literal[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands ``list``, ``schema``, ``bench`` and ``doctor`` to the app."""
     app.command("list")(list_)
     app.command()(schema)
     app.command()(bench)
@@ -88,7 +88,7 @@ def list_(
 
 
 def show_tensors(model: str, algorithm: str, json: bool) -> None:
-    """Print the tensors of a model by name, and whether the algorithm shares them."""
+    """Print the table of a model's tensors, and whether an algorithm shares them."""
     from ..algorithms import find_algorithm_name, get_display_name
     from ..tools.tables import list_tensors
 
@@ -105,7 +105,7 @@ def show_tensors(model: str, algorithm: str, json: bool) -> None:
 
 
 def format_list_cell(key: str, row: dict[str, Any]) -> str:
-    """Format a cell of the list; an algorithm's settings go below its description."""
+    """Format a cell of ``heterophony list``; settings are listed below the description."""
     value = row[key]
     if key == "algorithm" and value is not None:
         from ..algorithms import get_display_name
@@ -123,7 +123,7 @@ def format_list_cell(key: str, row: dict[str, Any]) -> str:
 
 
 def format_setting(setting: dict[str, Any]) -> str:
-    """Format a setting: ``mu = 0.001 (at least 0)``, ``augment = simple (or auto, copy)``."""
+    """Format a setting in ``heterophony list``: ``mu = 0.001 (at least 0)``."""
     allowed = setting["allowed"]
     if setting["default"] is None:
         return f"{setting['name']}: not set ({allowed})"
@@ -136,6 +136,7 @@ def format_setting(setting: dict[str, Any]) -> str:
 
 
 def list_algorithms() -> list[dict[str, Any]]:
+    """List the algorithms for ``heterophony list``, from stored rows if they are complete."""
     from ..algorithms import ALGORITHM_CLASSES, read_stored_rows
 
     stored = read_stored_rows()
@@ -147,18 +148,21 @@ def list_algorithms() -> list[dict[str, Any]]:
 
 
 def list_papers() -> list[dict[str, Any]]:
+    """List the published tables for ``heterophony list``."""
     from ..papers.listing import list_paper_tables
 
     return list_paper_tables()
 
 
 def list_models() -> list[dict[str, Any]]:
+    """List the models for ``heterophony list``."""
     from ..models import MODEL_DESCRIPTIONS
 
     return [{"name": k, "about": v, "settings": []} for k, v in sorted(MODEL_DESCRIPTIONS.items())]
 
 
 def list_datasets() -> list[dict[str, Any]]:
+    """List the named data sets and the kinds of users' data for ``heterophony list``."""
     from ..data.sources import SOURCES
 
     about = {k: v.about for k, v in sorted(SOURCES.items())}
@@ -171,12 +175,14 @@ def list_datasets() -> list[dict[str, Any]]:
 
 
 def list_partitions() -> list[dict[str, Any]]:
+    """List the partitions for ``heterophony list``."""
     from ..data.partitions import PARTITIONS
 
     return describe_classes(dict(sorted(PARTITIONS.items())))
 
 
 def list_protections() -> list[dict[str, Any]]:
+    """List the protections for ``heterophony list``."""
     from ..protection import PROTECTION_CLASSES, get_protection_class
 
     return describe_classes({kind: get_protection_class(kind) for kind in PROTECTION_CLASSES})
@@ -193,7 +199,7 @@ def describe_classes(classes: Mapping[str, type]) -> list[dict[str, Any]]:
 
 
 def list_runs() -> list[dict[str, Any]]:
-    """List the runs below runs/, newest first."""
+    """List the runs below runs/ for ``heterophony list``, newest first."""
     from ..results.overview import list_run_progress
 
     return [
@@ -266,11 +272,11 @@ def doctor(
 
 def show_gpu_check(device: str, json: bool) -> None:
     """Check a GPU and compare it with the CPU; exit with code 1 if bits depend on the number of workers."""
-    from ..tools.doctor import check_gpu, describe_setup, find_differences
+    from ..tools.doctor import check_gpu, describe_gpu_setup, find_differences
 
     with terminal.handle_signals(signal.default_int_handler):
         trials = check_gpu(device, terminal.print_note)
-    setup, differences = describe_setup(device), find_differences(trials)
+    setup, differences = describe_gpu_setup(device), find_differences(trials)
     if json:
         rows = [asdict(t) for t in trials]
         terminal.print_json({"setup": setup, "trials": rows, "differences": differences})

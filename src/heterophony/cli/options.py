@@ -30,7 +30,7 @@ class SettingsCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def parse_words(self, ctx: Any, words: list[str]) -> list[str]:
-        """Return the words of the command line in the form that the parser expects."""
+        """Rewrite the words of the command line in the form that the parser expects."""
         takes_value = {
             name: not getattr(p, "is_flag", False)
             for p in self.get_params(ctx)
@@ -99,7 +99,7 @@ class SeedsCommand(SettingsCommand):
 
 
 def join_seed_words(words: Sequence[str]) -> list[str]:
-    """Join the numbers and ranges after ``--seeds`` into one word."""
+    """Join the numbers and ranges after ``--seeds`` into one argument."""
     out: list[str] = []
     for word in words:
         after_seeds = len(out) > 1 and out[-2] == "--seeds"
@@ -111,7 +111,7 @@ def join_seed_words(words: Sequence[str]) -> list[str]:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse ``0,1,2``, ``0 1 2`` or ``0-4``; a repeated seed counts once."""
+    """Parse the value of ``--seeds``: ``0,1,2``, ``0 1 2`` or ``0-4``; a repeated seed counts once."""
     seeds: list[int] = []
     for part in re.split(r"[,\s]+", text.strip().strip(",")):
         ends = re.fullmatch(r"(-?\d+)(?:-(\d+))?", part)
@@ -126,7 +126,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str] = ()) -> Config:
-    """Read the configuration of a command; without a file, the settings ``usual`` apply first."""
+    """Read the configuration of a command; ``usual`` are its default settings without a file."""
     from ..config.reading import read_config
 
     file, chosen = locate_settings(word, pairs or [])
@@ -135,10 +135,16 @@ def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str
     return read_config(file, [*usual, *chosen, *(pairs or [])], terminal.print_note, trust=True)
 
 
+# a word that ends in one of these is a file, even if it does not exist
+FILE_SUFFIXES = (".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt")
+
+
 def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the file that a word names, or a setting that chooses the algorithm that it names."""
-    if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
-        return (None if word is None else Path(word)), []
+    """Return the settings file that a command's argument names, or else ``algorithm.name`` as a setting."""
+    if word is None:
+        return None, []
+    if Path(word).is_file() or word.lower().endswith(FILE_SUFFIXES) or "/" in word:
+        return Path(word), []
     from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name
     from ..core.own_modules import is_own_code, suggest_module_and_class
 
@@ -171,7 +177,7 @@ CODE_KEYS = ("algorithm.name", "model.name")  # keys that can name a module of t
 
 
 def find_named_code(file: Path | None, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the names of a command's algorithm and model by key, if given, without importing them."""
+    """Return the algorithm and model that a command names, by key, without importing them."""
     from ..config.keys import expand_section, find_choice
     from ..config.reading import read_toml
 
@@ -183,10 +189,10 @@ def find_named_code(file: Path | None, pairs: Sequence[str]) -> dict[str, str]:
 def check_foreign_file(
     file: Path | None, pairs: Sequence[str], keys: Sequence[str] = CODE_KEYS
 ) -> None:
-    """Raise ConfigError if a file from another folder names a module of the current folder.
+    """Raise ConfigError if a settings file from another folder names a module of the current folder.
 
-    A file in this folder names the user's own code, but a downloaded file could name
-    any module here. What the command itself names is allowed.
+    A downloaded file could otherwise import any module here. Modules that the command itself names
+    are allowed.
     """
     from ..core.own_modules import find_module_file, is_installed, is_own_code
 
@@ -214,7 +220,7 @@ def is_of_current_folder(file: Path) -> bool:
 
 
 def check_only_engine_settings(pairs: list[str] | None) -> None:
-    """Raise ConfigError for settings that change an existing run's results; the engine may change."""
+    """Raise ConfigError for ``-c`` settings other than the engine's, which would change an existing run."""
     for pair in pairs or []:
         if not pair.strip().startswith("engine."):
             raise ConfigError(f"-c {pair}: only engine settings can change, as in engine.name=ray")
@@ -223,7 +229,7 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
 
 
 def format_resume_hint(folder: Path, code: Iterable[str]) -> str:
-    """Return the command that continues the runs of a folder; own modules need --trust."""
+    """Return a hint with the command that resumes the runs in a folder; external modules need --trust."""
     from ..core.own_modules import is_own_code
 
     trust = " --trust" if any(map(is_own_code, code)) else ""
@@ -231,7 +237,7 @@ def format_resume_hint(folder: Path, code: Iterable[str]) -> str:
 
 
 def format_same_command(parent: Path) -> str:
-    """Return a hint that the same command with --out continues the runs in this folder."""
+    """Return a hint to repeat the command, with --out if the folder was chosen automatically."""
     return SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
 
 

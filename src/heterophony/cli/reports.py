@@ -33,7 +33,7 @@ FigureKind = Literal["curves", "difference", "participation", "ranks", "boards"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands ``report``, ``dashboard`` and ``audit`` to the app."""
     app.command()(report)
     app.command()(dashboard)
     app.command()(audit)
@@ -99,14 +99,14 @@ def report(
     elif is_table:
         export_comparison(runs, path, parse_columns(columns))
     elif drawn:
-        draw(runs, kind, reference, path)
+        draw_figure(runs, kind, reference, path)
     else:
         write_report(runs, path)
     terminal.print_note(f"wrote {path}")
 
 
-def draw(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -> None:
-    """Draw a figure of this kind and save it."""
+def draw_figure(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -> None:
+    """Draw a figure of runs, of this kind, and save it."""
     from ..report.figures import run_figures
     from ..report.figures.cd_diagram import draw_cd_diagram
 
@@ -120,7 +120,7 @@ def draw(runs: list[Run], kind: FigureKind, reference: str | None, path: Path) -
 
 
 def parse_columns(text: str | None) -> list[str]:
-    """Parse column keys such as ``G.last10,P.last10``; an empty list stands for all columns."""
+    """Parse the value of ``--columns``, as in ``G.last10,P.last10``; None gives an empty list."""
     keys = [part.strip() for part in (text or "").split(",")]
     return list(dict.fromkeys(keys)) if text is not None else []
 
@@ -223,9 +223,9 @@ def audit(
     json: JsonOption = False,
 ) -> None:
     """Recover training images from what each algorithm sends. To continue, repeat it with the same --out."""
-    from ..privacy.run_audit import build_audit_configs, get_preset
+    from ..privacy.run_audit import build_audit_configs, get_audit_preset
 
-    base = get_preset(preset)
+    base = get_audit_preset(preset)
     asked_rounds = base.victims.rounds if rounds is None else parse_rounds(rounds)
     victims = replace(
         base.victims,
@@ -259,7 +259,7 @@ def audit(
 
 
 def show_audit(content: dict[str, Any], parent: Path, json: bool) -> None:
-    """Print the recovery results and the orderings of the published table."""
+    """Print the table of a privacy audit and the published orderings."""
     if json:
         terminal.print_json(content)
         return
@@ -271,7 +271,7 @@ def show_audit(content: dict[str, Any], parent: Path, json: bool) -> None:
 
 
 def parse_rounds(text: str) -> tuple[int, ...]:
-    """Parse rounds such as ``10,20``; return each once, ascending."""
+    """Parse the value of ``--rounds``, as in ``10,20``; return each round once, ascending."""
     try:
         rounds = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -282,7 +282,7 @@ def parse_rounds(text: str) -> tuple[int, ...]:
 
 
 def parse_losses(text: str) -> tuple[float, ...]:
-    """Parse losses such as ``0.5,0.2``; return each once, descending; ``none`` gives no losses."""
+    """Parse the value of ``--losses``, as in ``0.5,0.2``; return each loss once, descending."""
     if text == "none":
         return ()
     try:
@@ -297,7 +297,7 @@ def parse_losses(text: str) -> tuple[float, ...]:
 def run_audit(
     configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path
 ) -> dict[str, Any]:
-    """Run the remaining training and attacks, write audit.json and audit.png, and return the summary."""
+    """Run the remaining training and attacks of a privacy audit; write and return its summary."""
     from ..papers.table import load_table
     from ..privacy.run_audit import LEAKAGE_TABLE, open_audit
     from ..privacy.summary import summarise_audit

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add ``reproduce`` and the command group ``leaderboard`` to the app."""
     app.command(cls=options.SeedsCommand)(reproduce)
     app.add_typer(board_app, name="leaderboard")
 
@@ -109,7 +109,7 @@ def reproduce(
 def run_and_show(
     table: TableSelection, parent: Path, workers: int | None, pairs: list[str], json: bool
 ) -> None:
-    """Execute the remaining runs of a table and show it."""
+    """Execute the remaining runs of a published table and show the result."""
     from ..papers.reproduce import run_table
 
     open_progress = partial(terminal.show_interruptible_progress, options.SAME_COMMAND)
@@ -134,7 +134,7 @@ def show_result(result: ReproductionResult, parent: Path, json: bool) -> None:
 
 
 def show_tables(json: bool) -> None:
-    """Print every table with its cost on this machine at every scale."""
+    """Print all published tables with their cost on this machine at every scale."""
     from ..papers.listing import build_cost_table, estimate_tables
 
     costs = estimate_tables()
@@ -145,7 +145,7 @@ def show_tables(json: bool) -> None:
 
 
 def show_cells(table: TableSelection, json: bool) -> None:
-    """Print the cells of a table with their costs and settings."""
+    """Print the cells of a published table with their cost and settings."""
     from ..papers.listing import build_cell_table, describe_cell, estimate_cells
 
     costs = estimate_cells(table)
@@ -156,7 +156,7 @@ def show_cells(table: TableSelection, json: bool) -> None:
 
 
 def show_variants(table: PublishedTable, json: bool) -> None:
-    """Print the variants of a table: what each changes, why, and its source."""
+    """Print the variants of a published table: what each changes, why, and its source."""
     from ..papers.listing import build_variant_table
     from ..results.table import render_json
 
@@ -170,15 +170,15 @@ def show_variants(table: PublishedTable, json: bool) -> None:
 
 
 def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json: bool) -> None:
-    """Print every claim with its verdict, for one table with all its evidence; or write a page."""
+    """Print the verdicts on published claims, with all evidence for a single table; or write a page."""
     from ..papers import claim_data
-    from ..papers.evidence import merge_runs, read_stored_runs
+    from ..papers.evidence import merge_stored_runs, read_stored_runs
     from ..papers.table import load_table
     from ..privacy.run_audit import read_own_runs
 
     if name is not None:
         load_table(name)  # raises if there is none of that name
-    runs = merge_runs(read_stored_runs(), read_own_runs(own_runs, terminal.print_note))
+    runs = merge_stored_runs(read_stored_runs(), read_own_runs(own_runs, terminal.print_note))
     found = claim_data.judge_all_claims(runs, name)
     if not found:
         raise ConfigError(
@@ -203,7 +203,7 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         )
         if one.cases:
             terminal.print_table(claim_data.build_case_table(one, rounds=False))
-    terminal.print_note(claim_data.count_findings(found))
+    terminal.print_note(claim_data.summarise_findings(found))
 
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")

@@ -28,7 +28,7 @@ WorkersOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands ``run``, ``resume``, ``compare``, ``pretrain`` and ``new`` to the app."""
     app.command(cls=options.SettingsCommand)(run)
     app.command()(resume)
     app.command(cls=options.SeedsCommand)(compare)
@@ -149,7 +149,7 @@ def run_and_wait(
     workers: int | None = None,
     track: list[str] | None = None,
 ) -> None:
-    """Execute the remaining runs and show their progress; on Ctrl-C, print the hint."""
+    """Execute the remaining runs and show their progress; on Ctrl-C, print ``hint``."""
     from ..studies.many import RunOptions, run_all
 
     with terminal.show_interruptible_progress(hint, list(runs)) as shown:
@@ -158,7 +158,7 @@ def run_and_wait(
 
 
 def summarise_folder(folder: RunFolder) -> Summary:
-    """Summarise the finished run in a folder."""
+    """Summarise the finished run in a run folder."""
     from ..runs.summary import summarise
 
     return summarise(list(folder.iterate_events()))

@@ -1,4 +1,4 @@
-"""The commands that search settings: ``sweep`` and ``tune``."""
+"""The commands ``sweep`` and ``tune``, which search settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WorkersOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
+    """Add the commands ``sweep`` and ``tune`` to the app."""
     app.command(cls=options.SeedsCommand)(sweep)
     app.command(cls=options.SeedsCommand)(tune)
 
@@ -72,17 +72,17 @@ def sweep(
     settings = [*chosen, *(pairs or [])]
     options.check_foreign_file(config, settings)
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
-    first = plan.maker.make("", plan.combinations[0], plan.seeds[0]).config
+    first = plan.maker.make_spec("", plan.combinations[0], plan.seeds[0]).config
     prepare_engine(first.engine)
     parent = out or options.find_free_folder(f"sweep-{Path(first.data.name).stem}")
-    runs = create_sweep(parent, plan.combinations, plan.seeds, plan.maker.make)
+    runs = create_sweep(parent, plan.combinations, plan.seeds, plan.maker.make_spec)
     run_and_show_sweep(parent, runs, by, workers, figure, json)
 
 
 def resume_sweep(
     parent: Path, workers: int | None, json: bool, pairs: Sequence[str], trust: bool
 ) -> None:
-    """Continue the sweep in a folder; ``pairs`` may change the section [engine]."""
+    """Continue the sweep in a folder; ``pairs`` are settings of the engine."""
     from ..studies.search import list_due_folders
     from ..studies.spec import read_spec
 
@@ -182,7 +182,7 @@ def tune(
     To continue, repeat the command with the same --out; with more --trials, only the new ones run.
     """
     from ..engines.base import prepare_engine
-    from ..studies.tune import TuneRequest, build_tune, write_request
+    from ..studies.tune import TuneRequest, build_tune, write_tune_request
 
     engine = [p for p in pairs or [] if p.strip().startswith("engine.")]
     request = TuneRequest(
@@ -198,26 +198,26 @@ def tune(
     )
     options.check_foreign_file(file, pairs or [], ["model.name"])
     plan = build_tune(request, file, engine, terminal.print_note, trust=True)
-    config = plan.search.make_first().config
+    config = plan.search.make_first_spec().config
     prepare_engine(config.engine)
     parent = out or options.find_free_folder(f"tune-{Path(config.data.name).stem}")
-    write_request(parent, request, file)
+    write_tune_request(parent, request, file)
     run_and_show_trials(plan, parent, workers, figure, json)
 
 
 def resume_tune(
     parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None, trust: bool
 ) -> None:
-    """Continue the tune in a folder; with ``trust``, import external algorithms."""
+    """Continue the tune in a folder; ``trust`` allows external algorithms."""
     from ..engines.base import prepare_engine
-    from ..studies.spec import check_address
-    from ..studies.tune import BASE_FILE, build_tune, read_request
+    from ..studies.spec import check_cluster_address
+    from ..studies.tune import BASE_FILE, build_tune, read_tune_request
 
     file = parent / BASE_FILE
     file_or_none = file if file.exists() else None
-    plan = build_tune(read_request(parent), file_or_none, engine or [], trust=trust)
-    config = plan.search.make_first().config
-    check_address(config, file, engine or [])
+    plan = build_tune(read_tune_request(parent), file_or_none, engine or [], trust=trust)
+    config = plan.search.make_first_spec().config
+    check_cluster_address(config, file, engine or [])
     prepare_engine(config.engine)
     run_and_show_trials(plan, parent, workers, None, json)
 
@@ -231,14 +231,14 @@ def run_and_show_trials(
     from ..results.search_tables import read_tune
     from ..studies.many import RunOptions
     from ..studies.search import run_search
-    from ..studies.tune import write_chosen
+    from ..studies.tune import write_chosen_settings
 
     if not json:
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
         terminal.print_note(
             f"up to {count} runs in {parent}; {options.format_same_command(parent)}"
         )
-    code = [*plan.names.values(), *plan.search.make_first().config.own_code]
+    code = [*plan.names.values(), *plan.search.make_first_spec().config.own_code]
     hint = options.format_resume_hint(parent, code)
     with terminal.show_interruptible_progress(hint, []) as shown:
         common = RunOptions(shown, workers, True, warn=terminal.print_note)
@@ -249,7 +249,7 @@ def run_and_show_trials(
     for algorithm in table.algorithms:
         save_figure(draw_sweep(algorithm.sweep), parent / algorithm.label / "sweep.png")
     if not plan.request.keep:
-        write_chosen(plan, parent, table.best)
+        write_chosen_settings(plan, parent, table.best)
     if json:
         terminal.print_json(table.to_dict())
     else:
@@ -257,7 +257,7 @@ def run_and_show_trials(
 
 
 def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
-    """Print the settings chosen for every algorithm and how to train with them."""
+    """Print the table of a tune and how to train with the chosen settings."""
     from ..results.search_tables import build_tune_table
 
     keep = plan.request.keep

@@ -70,7 +70,7 @@ done
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
+    """Add the command ``slurm`` to the app."""
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(context_settings=passed_on)(slurm)
 
@@ -102,8 +102,10 @@ def slurm(
         pairs = [word for pair in settings for word in ("-c", pair)]
         lines = [join(["resume", str(folder.path), *trust, *pairs]) for folder in folders]
     array, ray = out / ARRAY_FILE, out / RAY_FILE
-    write_script(array, format_array(out, limits, lines))
-    write_script(ray, format_ray(out, {**limits, "nodes": str(nodes)}, join([command, *words])))
+    write_script(array, format_array_script(out, limits, lines))
+    write_script(
+        ray, format_ray_script(out, {**limits, "nodes": str(nodes)}, join([command, *words]))
+    )
     shown = quote(str(array)), quote(str(ray))
     terminal.print_note(f"{len(lines)} task{'s' * (len(lines) > 1)}: sbatch {shown[0]}")
     if limit := explain_array_limit(len(lines)):
@@ -113,7 +115,7 @@ def slurm(
 
 
 def check_partition(name: str | None) -> None:
-    """Raise ConfigError if Slurm's partition has the name of a partition of data."""
+    """Raise ConfigError if ``--partition``, which is Slurm's, names a partition of data."""
     from ..data.partitions import PARTITIONS
 
     if name is not None and (kind := match_name(PARTITIONS, name)):
@@ -123,7 +125,7 @@ def check_partition(name: str | None) -> None:
 
 
 def explain_array_limit(tasks: int) -> str | None:
-    """Explain that sbatch may refuse an array of so many tasks; None for smaller ones."""
+    """Explain that sbatch may refuse an array of this many tasks; None if it is small enough."""
     if tasks <= LARGEST_ARRAY:
         return None
     return (
@@ -135,7 +137,7 @@ def explain_array_limit(tasks: int) -> str | None:
 def prepare_runs(
     parent: Any, name: StudyCommand, words: Sequence[str]
 ) -> tuple[Sequence[RunFolder], list[str]]:
-    """Make a command write its run folders; return the folders to run and the engine's settings."""
+    """Have a command write its run folders without running them; return them and the engine's settings."""
     inner = parent.command.get_command(parent, name)
     context = inner.make_context(name, list(words), parent=parent)
     pairs: list[str] = [p.strip() for p in context.params.get("pairs") or []]
@@ -159,14 +161,14 @@ def names_own_code(folder: RunFolder) -> bool:
     return any(map(is_own_code, find_named_code(folder.config_file, []).values()))
 
 
-def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
-    """Return the script of a job array with one command line per task."""
+def format_array_script(out: Path, limits: dict[str, str | None], lines: Sequence[str]) -> str:
+    """Return the sbatch script of a job array with one command line per task."""
     options = {**limits, "array": f"0-{len(lines) - 1}"}
     tasks = "".join(f"    {i}) set -- {line} ;;\n" for i, line in enumerate(lines))
     limit = explain_array_limit(len(lines))
     comment = f"# {limit}\n" if limit else ""
     return (
-        f"{format_head(out, '%A_%a', options)}"
+        f"{format_script_head(out, '%A_%a', options)}"
         f"{comment}"
         f'case "$SLURM_ARRAY_TASK_ID" in\n{tasks}esac\n'
         "job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n"
@@ -175,10 +177,10 @@ def format_array(out: Path, limits: dict[str, str | None], lines: Sequence[str])
     )
 
 
-def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
-    """Return the script that starts Ray on all nodes of one allocation and runs a command there."""
+def format_ray_script(out: Path, limits: dict[str, str | None], line: str) -> str:
+    """Return the sbatch script that starts Ray on all nodes of a job and runs a command there."""
     return (
-        f"{format_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
+        f"{format_script_head(out, '%j', {**limits, 'ntasks-per-node': '1'})}"
         "job=$SLURM_JOB_ID\n"
         f"{START_RAY}"
         f'python -m heterophony {line} -c engine.name=ray -c "engine.address=$address" &\n'
@@ -186,8 +188,8 @@ def format_ray(out: Path, limits: dict[str, str | None], line: str) -> str:
     )
 
 
-def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
-    """Return the head of a script: options of sbatch, this Python and the command's folder."""
+def format_script_head(out: Path, number: str, options: dict[str, str | None]) -> str:
+    """Return the head of an sbatch script: its options, the path to Python and the working folder."""
     folder = str(out.absolute()).replace("%", "%%")  # sbatch replaces %A and the like
     log = f"{folder}/slurm-{number}.log"
     given = {**{k: v for k, v in options.items() if v is not None}, "output": log}
@@ -197,6 +199,6 @@ def format_head(out: Path, number: str, options: dict[str, str | None]) -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Write a script and make it executable."""
+    """Write an sbatch script and make it executable."""
     write_atomically(path, text.encode(), durable=False)
     path.chmod(0o755)

@@ -45,12 +45,12 @@ def print_note(message: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Print a result as JSON for programs."""
+    """Print a result as JSON to stdout."""
     print(json.dumps(content, indent=2))
 
 
 def print_table(table: ResultTable) -> None:
-    """Print a table for people, and its notes to stderr."""
+    """Print a table to stdout, and its notes to stderr."""
     print_tables([table])
 
 
@@ -69,7 +69,7 @@ def print_tables(tables: Sequence[ResultTable]) -> None:
             align: Literal["left", "right"] = "right" if number else "left"
             shown.add_column(escape(c.texts[0]), justify=align, no_wrap=whole)
         for i in range(len(table.rows)):
-            shown.add_row(*(bold_if(c.bold[i], escape(c.texts[i + 1])) for c in fitted.columns))
+            shown.add_row(*(format_bold(c.bold[i], escape(c.texts[i + 1])) for c in fitted.columns))
         print_titled_table(table.title, shown)
         left_out += fitted.left_out
     print_left_out(left_out)
@@ -77,12 +77,13 @@ def print_tables(tables: Sequence[ResultTable]) -> None:
         print_note(note)
 
 
-def bold_if(bold: bool, markup: str) -> str:
+def format_bold(bold: bool, markup: str) -> str:
+    """Return the markup in bold, if ``bold``."""
     return f"[bold]{markup}[/]" if bold else markup
 
 
 def print_left_out(titles: Sequence[str]) -> None:
-    """Print which columns were left out and how to get them."""
+    """Print which columns did not fit the terminal, and how to see them."""
     if titles:
         print_note(
             f"left out, to fit {Console().width} columns: {', '.join(titles)};"
@@ -91,7 +92,7 @@ def print_left_out(titles: Sequence[str]) -> None:
 
 
 def print_list(table: ResultTable) -> None:
-    """Print a long table, one line per row; rich would take a second for a thousand rows."""
+    """Print a long table, one line per row; rich would need a second for a thousand rows."""
     fitted = fit_table(table, Console().width)
     columns = []
     for c in fitted.columns:
@@ -112,14 +113,14 @@ def print_list(table: ResultTable) -> None:
 
 
 def create_table() -> Table:
-    """Create an empty table in the style of all commands."""
+    """Create an empty rich table in the style of all commands."""
     return Table(
         box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, collapse_padding=True
     )
 
 
 def print_titled_table(title: str, table: Table) -> None:
-    """Print a table below its title. Text is fitted to the terminal; numbers are never cut."""
+    """Print a rich table below its title. Text is fitted to the terminal; numbers are never cut."""
     console = Console()  # without a terminal: COLUMNS, else 80
     if all(column.justify == "right" for column in table.columns[1:]):
         # lines broken by a terminal can still be read and copied
@@ -132,7 +133,7 @@ def print_titled_table(title: str, table: Table) -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle Ctrl-C, SIGTERM and SIGUSR1, unless the process that started us ignores them."""
+    """Handle Ctrl-C, SIGTERM and SIGUSR1 in the block, unless the parent process made us ignore them."""
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     active = [s for s in ending if signal.getsignal(s) is not signal.SIG_IGN]
     before = {s: signal.signal(s, handler) for s in active}
@@ -147,10 +148,10 @@ def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator
 def exit_on_interrupt(
     hint: str, clean_up: Callable[[], None], folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[None]:
-    """Exit at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``: how to continue.
+    """Exit at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``, which says how to continue.
 
-    Run folders survive this as they survive kill -9. An exception instead could be raised anywhere,
-    even in code that ignores it.
+    Run folders survive this as they survive kill -9. An exception could instead be raised in code that
+    ignores it.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -172,7 +173,7 @@ class ClosableFolder(Protocol):
 
 
 class RunsPreparedError(Exception):
-    """Raised when all run folders are written, but the runs should not start in this process."""
+    """Raised by a command that ``heterophony slurm`` calls only to write its run folders."""
 
     def __init__(self, folders: Sequence[Any]) -> None:
         super().__init__()
@@ -198,7 +199,7 @@ def show_interruptible_progress(
 
 @contextmanager
 def show_counter(label: str, total: int) -> Iterator[Counter]:
-    """Show how many of ``total`` steps are done, and the time left: a bar, or a line every 30 seconds."""
+    """Show the progress of ``total`` steps: as a bar, or without a terminal as a line every 30 seconds."""
     counter = Counter(label, total)
     counter.lines.start()
     try:
@@ -209,7 +210,7 @@ def show_counter(label: str, total: int) -> Iterator[Counter]:
 
 
 class Counter:
-    """A progress counter; each call advances it by one."""
+    """A progress counter in the terminal; each call advances it by one step."""
 
     def __init__(self, label: str, total: int) -> None:
         columns = (
@@ -228,11 +229,12 @@ class Counter:
         self.bar.advance(self._task)
 
     def stop(self) -> None:
+        """Remove the bar."""
         self.lines.stop()
         self.bar.stop()
 
     def describe(self) -> str:
-        """Describe the state in one line, for logs without a progress bar."""
+        """Describe the progress in one line, for logs without a bar."""
         if STDERR.is_terminal:
             return ""
         spent = time.monotonic() - self.begun
@@ -243,7 +245,7 @@ class Counter:
 
 
 def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:
-    """Print the table of a run; with ``trained``, also P of clients right after they trained."""
+    """Print the table of a run, or its summary as JSON; ``trained`` adds P right after local training."""
     from ..results.overview import build_run_tables
 
     if json:
@@ -253,7 +255,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
 
 
 def show_comparison(parent: Path, json: bool) -> None:
-    """Print the table of a comparison and the conclusions from it."""
+    """Print the table of a comparison with its conclusions, or its rows as JSON."""
     from ..results.comparison import compare_runs
     from ..results.comparison_tables import build_overview_tables
     from ..results.runs import load_runs

@@ -112,15 +112,19 @@ class Config:
                 Terms(data.clients, data.train_fraction, data.split, seed),
                 None if data.feature_skew is None else build_skew(data.feature_skew),
                 data.validation_fraction,
-            ).transformed(data.transform, data.frozen_augment)
+            ).with_transform(data.transform, data.frozen_augment)
         recipe = {**asdict(data), "seed": seed}
-        return federation.keeping_out(data.new_clients, seed).encode_table().with_recipe(recipe)
+        return (
+            federation.set_aside_new_clients(data.new_clients, seed)
+            .encode_table()
+            .with_recipe(recipe)
+        )
 
     def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
         """Load the local data of these clients; each client's split is independent of the others."""
         data, spec = self.data, ExampleSpec.from_config(self.data.shape, self.data.classes)
         shares = (data.train_fraction, self.data_seed, data.validation_fraction)
-        return load_own_federation(paths, spec, *shares).transformed(data.transform)
+        return load_own_federation(paths, spec, *shares).with_transform(data.transform)
 
     # The plan -------------------------------------------------------------------------------
     def build_plan(

@@ -49,7 +49,7 @@ class Columns(tuple[Column, ...]):
     """The columns of a table, in order."""
 
     def accepts(self, rows: Any) -> bool:
-        """Return True if these are rows of a table rather than encoded inputs; False without columns."""
+        """Return True if ``rows`` are rows of a table, which ``encode`` must convert to network input."""
         if self and hasattr(rows, "to_frame") and not is_frame(rows):  # a Series
             raise DataError(
                 "one row of a frame must stay a frame: frame.iloc[[0]], not frame.iloc[0]"
@@ -59,7 +59,7 @@ class Columns(tuple[Column, ...]):
         return bool(self) and (named or (listed and all(isinstance(r, Mapping) for r in rows)))
 
     def encode(self, rows: Any) -> NDArray[np.float32]:
-        """Return the inputs of new rows: a frame, a dict of columns, or a list of dicts."""
+        """Encode new rows (a frame, a dict of columns, or a list of dicts) as network input."""
         given = list_columns(rows)
         for column in self:
             if column.name not in given:
@@ -91,7 +91,7 @@ def parse_number(value: Any) -> float | None:
 
 
 def describe_unread_number(text: str) -> str:
-    """Say why a text is not read as a number or a date, and what to do; empty if it is neither."""
+    """Explain why a cell such as ``1,5``, ``20 %`` or a date is not read as a number; empty for other texts."""
     if THOUSANDS.fullmatch(text):
         other = f" or {text.replace(',', '.')}" if text.count(",") == 1 and "." not in text else ""
         return f"has a comma; write {text.replace(',', '')}{other}"
@@ -104,8 +104,10 @@ def describe_unread_number(text: str) -> str:
     return ""
 
 
-def list_texts(name: str, given: Sequence[tuple[int, Any]], where: str) -> list[tuple[int, Any]]:
-    """List the cells that are no numbers; raise DataError for dates, lists, and numbers in other forms."""
+def list_text_cells(
+    name: str, given: Sequence[tuple[int, Any]], where: str
+) -> list[tuple[int, Any]]:
+    """List the cells of a column that are not numbers; raise DataError for dates, lists and ``1,5`` or ``20 %``."""
     texts = []
     for row, cell in given:
         at = f"{where}, row {row + 1}, column '{name}'"
@@ -130,11 +132,11 @@ def list_texts(name: str, given: Sequence[tuple[int, Any]], where: str) -> list[
 def parse_column(
     name: str, cells: Sequence[Any], where: str, categorical: bool = False
 ) -> tuple[Column, NDArray[np.float32]]:
-    """Convert the cells of a column to numbers: a category to its position, a missing value to NaN."""
+    """Convert the cells of a table column to numbers: a category to its position, a missing value to NaN."""
     given = [(row, cell) for row, cell in enumerate(cells) if not is_missing(cell)]
     if not given:
         raise DataError(f"{where}, column '{name}': all values are missing; leave out the column")
-    texts = [] if categorical else list_texts(name, given, where)
+    texts = [] if categorical else list_text_cells(name, given, where)
     values = np.full(len(cells), np.nan, np.float32)
     if not texts and not categorical:
         with np.errstate(over="ignore"):
@@ -162,7 +164,7 @@ def parse_column(
 
 
 def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
-    """Return the columns fitted on these rows: their medians, and the categories that occur."""
+    """Fit the columns of a table on training rows: store their medians and the categories that occur."""
     fitted = []
     for column, values in zip(columns, x.T, strict=True):
         known = values[~np.isnan(values)]
@@ -175,7 +177,7 @@ def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
 
 
 def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inputs of rows; a category that is missing or was not seen becomes all zeros."""
+    """Encode parsed rows as network input; a category that is missing or not in ``fitted`` becomes all zeros."""
     out = np.zeros((len(x), sum(c.width for c in fitted)), np.float32)
     at = 0
     for before, column, values in zip(raw, fitted, x.T, strict=True):
@@ -190,7 +192,7 @@ def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDA
 
 
 def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
-    """Return the inputs of one column of new rows, as fitted in training."""
+    """Encode one column of new rows as network input, with the median and categories fitted in training."""
     given = [None if is_missing(cell) else cell for cell in cells]
     if column.categories:
         texts = [None if cell is None else str(cell).strip() for cell in given]
@@ -203,7 +205,7 @@ def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
 
 
 def list_columns(rows: Any) -> dict[str, list[Any]]:
-    """Return the cells of each column of a frame, a dict of columns, or a list of dicts."""
+    """Return the cells of each column of a table: a frame, a dict of columns, or a list of dicts."""
     if isinstance(rows, list | tuple):
         if not rows:
             raise DataError("there are no rows")
@@ -226,11 +228,11 @@ def list_columns(rows: Any) -> dict[str, list[Any]]:
 
 
 def list_cells(column: Any) -> list[Any]:
-    """Return the cells of a column of pandas or polars as plain Python values."""
+    """Return the cells of a pandas or polars column as plain Python values."""
     cells: list[Any] = column.tolist() if hasattr(column, "tolist") else column.to_list()
     return cells
 
 
 def is_frame(data: object) -> bool:
-    """Return True if an object is a table of pandas or polars."""
+    """Return True if an object is a pandas or polars data frame."""
     return all(hasattr(data, k) for k in ("columns", "shape", "__getitem__", "dtypes"))

@@ -17,7 +17,7 @@ from ..core.files import translate_disk_errors, write_atomically, write_json
 from ..core.records import Record
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from .federation import Federation
-from .source import check_plain_name, number_names
+from .source import check_plain_name, make_number_names
 from .sources.formats import CLASS_NAMES
 from .sources.leaf import ALPHABET, FEMNIST_SHAPE, LABELS
 
@@ -26,7 +26,7 @@ Examples = tuple[NDArray[Any], NDArray[Any]]
 
 
 def export_federation(federation: Federation, to: str, folder: Path) -> None:
-    """Write all clients, including those that join later, into a new or empty folder."""
+    """Write the data of all clients, including new ones, into an empty folder in another platform's format."""
     if federation.validation:
         raise ConfigError(
             "data.validation_fraction: other platforms do not support validation examples of clients;"
@@ -41,66 +41,63 @@ def export_federation(federation: Federation, to: str, folder: Path) -> None:
             f"examples of {record.describe()} cannot be written as {to}; only dicts of arrays can be"
             " written, with --to npz"
         )
-    whole = federation.whole()
+    whole = federation.include_new_clients()
     WRITERS[to](whole, folder)
     if to != "pfllib" and needs_class_names(whole):
         write_json(folder / CLASS_NAMES, list(whole.labels))
 
 
 def needs_class_names(federation: Federation) -> bool:
-    """Return True if the labels of the examples do not say which classes there are."""
+    """Return True if exported examples do not show all class names, so that a file must list them."""
     if federation.task == "regression":
         return False
-    counts = federation.counts() + federation.counts("test")
+    counts = federation.count_labels() + federation.count_labels("test")
     return has_named_classes(federation) or not counts.any(axis=0).all()
 
 
 def has_named_classes(federation: Federation) -> bool:
-    """Return True if the classes have names other than their numbers."""
-    return federation.labels != number_names(federation.classes)
+    """Return True if classes have names rather than only numbers."""
+    return federation.labels != make_number_names(federation.classes)
 
 
-def get_inputs(federation: Federation, client: str, part: str) -> Examples:
+def get_network_inputs(federation: Federation, client: str, part: str) -> Examples:
     """Return a client's examples as network input, without random transforms, and their targets."""
     samples = federation.samples(client, part)
     return samples.scale(samples.get_all_stored().clone()).numpy(), samples.labels.numpy()
 
 
-def get_stored(federation: Federation, client: str, part: str) -> Examples:
+def get_stored_examples(federation: Federation, client: str, part: str) -> Examples:
     """Return a client's examples as they are stored, images as bytes, and their targets.
 
     If bytes are not scaled like images, readers of the file would misinterpret them: the examples are
     then returned as network input.
     """
     if federation.scale not in (BYTES_TO_PLUS_MINUS_ONE, Scale()):
-        return get_inputs(federation, client, part)
+        return get_network_inputs(federation, client, part)
     samples = federation.samples(client, part)
     return samples.get_all_stored().numpy(), samples.labels.numpy()
 
 
 def write_npz(path: Path, **arrays: Any) -> None:
-    """Write an ``.npz`` atomically; a dict is stored in NumPy's format."""
+    """Write arrays to a compressed ``.npz`` atomically."""
     whole = io.BytesIO()
     np.savez_compressed(whole, **arrays)
     write_atomically(path, whole.getvalue(), durable=False)
 
 
 def export_pfllib(federation: Federation, folder: Path) -> None:
-    """Write ``train/0.npz`` and ``test/0.npz`` for client 0, and ``config.json``."""
+    """Export a federation for PFLlib: ``train/0.npz`` and ``test/0.npz`` for client 0, …, and ``config.json``."""
     if federation.task != "classification":
         raise DataError(f"PFLlib is for classification, not for {federation.task}; use --to npz")
     held = list(federation.clients)
     numbered = held == [str(i) for i in range(len(held))]
     for number, client in enumerate(held):
         for part in PARTS:
-            x, y = get_inputs(federation, client, part)
-            x = (
-                pair_texts(x)
-                if "News" in folder.name and x.ndim == 2 and x.dtype == np.int64
-                else x
-            )
+            x, y = get_network_inputs(federation, client, part)
+            if "News" in folder.name and x.ndim == 2 and x.dtype == np.int64:
+                x = pair_tokens_with_length(x)
             write_npz(folder / part / f"{number}.npz", data={"x": x, "y": y})
-    counts = federation.counts() + federation.counts("test")
+    counts = federation.count_labels() + federation.count_labels("test")
     sizes = [[[int(c), int(row[c])] for c in np.flatnonzero(row)] for row in counts]
     about: dict[str, Any] = {
         "num_clients": len(held),
@@ -117,8 +114,8 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
     write_json(folder / "config.json", about if numbered else {**about, "client_names": held})
 
 
-def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
-    """Pair tokens with their length; PFLlib reads texts in this form if the folder's name contains News."""
+def pair_tokens_with_length(x: NDArray[np.int64]) -> NDArray[Any]:
+    """Pair each text's tokens with their number, as PFLlib expects in a folder whose name contains News."""
     pairs = np.empty((len(x), 2), object)
     for at, row in enumerate(x.tolist()):
         pairs[at, 0], pairs[at, 1] = row, len(row)
@@ -126,7 +123,7 @@ def pair_texts(x: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def export_leaf(federation: Federation, folder: Path) -> None:
-    """Write the users' examples to ``train/all_data_train.json`` and ``test/all_data_test.json``."""
+    """Export a federation for LEAF: ``train/all_data_train.json`` and ``test/all_data_test.json``."""
     stored = federation.x.dtype
     is_number = stored.is_floating_point or stored == torch.uint8
     if not is_number and federation.labels != LABELS:
@@ -137,7 +134,7 @@ def export_leaf(federation: Federation, folder: Path) -> None:
     for part in PARTS:
         users: dict[str, Any] = {}
         for client in federation.clients:
-            x, y = get_inputs(federation, client, part)
+            x, y = get_network_inputs(federation, client, part)
             users[client] = {
                 "x": list_leaf_examples(federation, x),
                 "y": list_leaf_labels(federation, y),
@@ -152,13 +149,12 @@ def export_leaf(federation: Federation, folder: Path) -> None:
 
 
 def list_leaf_examples(federation: Federation, x: NDArray[Any]) -> list[Any]:
-    """Return examples in LEAF's format: text, or numbers with as few digits as identify them exactly."""
+    """Return examples in LEAF's format: text, or numbers with the fewest digits that identify them."""
     if federation.labels == LABELS:
         return ["".join(ALPHABET[i] for i in row) for row in x]
     x = x.reshape(len(x), -1) if federation.shape == FEMNIST_SHAPE else x
-    if x.dtype != np.float32:
-        return list(x.tolist())
-    return list(x.astype(str).astype(np.float64).tolist())
+    shortest = x.astype(str).astype(np.float64) if x.dtype == np.float32 else x
+    return list(shortest.tolist())
 
 
 def list_leaf_labels(federation: Federation, y: NDArray[Any]) -> list[Any]:
@@ -170,7 +166,7 @@ def list_leaf_labels(federation: Federation, y: NDArray[Any]) -> list[Any]:
 
 
 def export_npz(federation: Federation, folder: Path) -> None:
-    """Write one ``.npz`` per client, with the client's name."""
+    """Export a federation as one ``.npz`` per client, named after the client."""
     for client in federation.clients:
         try:
             check_plain_name(client)
@@ -179,13 +175,13 @@ def export_npz(federation: Federation, folder: Path) -> None:
     for client in federation.clients:
         arrays: dict[str, Any] = {}
         for part in PARTS:
-            x, arrays[f"y_{part}"] = get_stored(federation, client, part)
+            x, arrays[f"y_{part}"] = get_stored_examples(federation, client, part)
             arrays |= name_inputs(federation.record, x, f"x_{part}")
         write_npz(folder / f"{client}.npz", **arrays)
 
 
 def name_inputs(record: Record | None, x: NDArray[Any], key: str) -> dict[str, Any]:
-    """Return the arrays to write under a key: one, or ``key.NAME`` for each input of a dict."""
+    """Return a client's examples as arrays of an ``.npz``: ``key``, or ``key.NAME`` for each input of a dict."""
     if record is None:
         return {key: x}
     inputs = record.unpack(torch.from_numpy(x), as_stored=True)
@@ -194,10 +190,11 @@ def name_inputs(record: Record | None, x: NDArray[Any], key: str) -> dict[str, A
 
 
 def export_huggingface(federation: Federation, folder: Path) -> None:
-    """Write a folder for ``datasets.load_dataset``: PNG files if examples are images, otherwise JSON lines."""
+    """Export a federation for ``datasets.load_dataset``: PNG files for images, otherwise JSON lines."""
     shape, is_bytes = federation.shape, federation.scale == BYTES_TO_PLUS_MINUS_ONE
     is_image = is_bytes and len(shape) == 3 and shape[0] in (1, 3)
-    get = get_inputs if is_bytes and not is_image else get_stored  # whole numbers would be tokens
+    # bytes that are no images would be read as tokens
+    get = get_network_inputs if is_bytes and not is_image else get_stored_examples
     for part in PARTS:
         lines: list[dict[str, Any]] = []
         for client in federation.clients:
@@ -211,13 +208,9 @@ def export_huggingface(federation: Federation, folder: Path) -> None:
                     lines.append({"file_name": name, **row})
                 else:
                     lines.append({"x": example.tolist(), **row})
-        at = (
-            folder / part / "metadata.jsonl"
-            if "file_name" in lines[0]
-            else folder / f"{part}.jsonl"
-        )
+        path = folder / (f"{part}/metadata.jsonl" if is_image else f"{part}.jsonl")
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        write_atomically(at, text.encode(), durable=False)
+        write_atomically(path, text.encode(), durable=False)
 
 
 def encode_png(example: NDArray[np.uint8]) -> bytes:

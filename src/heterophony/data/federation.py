@@ -87,7 +87,7 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """The number of classes, or of labels, tokens or targets in other tasks."""
+        """The number of classes, labels, tokens or targets, depending on the task."""
         return len(self.labels)
 
     @cached_property
@@ -130,13 +130,13 @@ class Federation:
         return self.transform or unchanged
 
     def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
-        """Return the same federation, together with the section [data] that builds it."""
+        """Return a copy of the federation that stores the section [data] from which it is built."""
         copy = replace(self)
         object.__setattr__(copy, "recipe", recipe)
         return copy
 
-    def transformed(self, name: str, frozen: bool = False) -> Federation:
-        """Return the same federation with the named transform (``data.transform``)."""
+    def with_transform(self, name: str, frozen: bool = False) -> Federation:
+        """Return a copy of the federation with the named transform (``data.transform``)."""
         if self.record is not None and (name != transforms.UNCHANGED or frozen):
             raise DataError(
                 f"data.transform = '{name}' needs examples that are one image, not"
@@ -159,7 +159,7 @@ class Federation:
             for part, rows in parts.items()
         }
 
-    def counts(self, part: str = "train") -> NDArray[np.int64]:
+    def count_labels(self, part: str = "train") -> NDArray[np.int64]:
         """Count the examples of each client and class (clients × classes); see ``count_targets``."""
         rows: Mapping[str, Tensor] = getattr(self, part)
         held = [self.y[rows[c]].numpy() for c in self.clients]
@@ -170,12 +170,12 @@ class Federation:
         """The variance of each target of a regression over the test examples of all clients."""
         return compute_target_variance(self.y[torch.cat([self.test[c] for c in self.clients])])
 
-    def whole(self) -> Federation:
-        """Return the same federation without new clients: all clients train."""
+    def include_new_clients(self) -> Federation:
+        """Return a copy of the federation in which new clients train from the start."""
         return replace(self, new=())
 
-    def keeping_out(self, share: float, seed: int) -> Federation:
-        """Return the same federation with a random share of the clients as new clients.
+    def set_aside_new_clients(self, share: float, seed: int) -> Federation:
+        """Return a copy of the federation in which a random share of the clients are new clients.
 
         Their number is rounded down, but at least one is new, and at least one trains.
         """
@@ -192,7 +192,7 @@ class Federation:
         return replace(self, new=tuple(clients[i] for i in sorted(drawn)))
 
     def encode_table(self) -> Federation:
-        """Return the same federation with its table encoded as network input.
+        """Return a copy of the federation with its table encoded as network input.
 
         The replacements of missing numbers, and the categories that become inputs, are fitted on the
         training rows of the clients that train.
@@ -211,7 +211,7 @@ class Federation:
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of all examples and of each client's rows; it is equal for equal federations."""
+        """The digest of all examples and of each client's rows; equal federations have equal digests."""
         about: list[object] = [asdict(self.scale), self.labels]
         if self.transform is not None:
             about.append(asdict(self.transform))
@@ -244,20 +244,20 @@ class Federation:
         digest = self.stored_sha256 or digest_examples(self.x.numpy(), self.y.numpy())
         write_partition(path, shares, digest, nets or {})
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store: examples, labels, and the concatenated rows of all clients."""
+    def collect_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a stored federation: examples, labels, and the joined rows of all clients."""
         rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
         return {"x": self.x.numpy(), "y": self.y.numpy(), "rows": torch.cat(rows).numpy()}
 
-    def about(self) -> str:
-        """Return, as JSON, everything to store in addition to the arrays."""
+    def format_header(self) -> str:
+        """Return, as JSON, the names, sizes and settings of a stored federation, without its arrays."""
         content = {
             "name": self.name,
             "labels": self.labels,
             "scale": asdict(self.scale),
             "transform": self.transform and asdict(self.transform),
-            "train": self.whole().sizes(),
-            "test": self.whole().sizes("test"),
+            "train": self.include_new_clients().sizes(),
+            "test": self.include_new_clients().sizes("test"),
             "validation": {c: len(rows) for c, rows in self.validation.items()},
             "skew": None if self.skew is None else transforms.describe_skew(self.skew),
             "new": self.new,
@@ -270,7 +270,7 @@ class Federation:
 
     def save(self, folder: Path) -> None:
         """Store the federation as ``.npy`` files that many processes can open."""
-        write_federation(folder, self.about(), self.arrays())
+        write_federation(folder, self.format_header(), self.collect_arrays())
 
     @classmethod
     def open(cls, folder: Path) -> Federation:
@@ -305,7 +305,7 @@ class Federation:
 
 
 def write_federation(folder: Path, about: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the files that ``Federation.open`` reads."""
+    """Write the files of a federation, which ``Federation.open`` reads."""
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Read data that clients have in their own folders."""
+"""Read local data: each client's own folder or ``.npz`` file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN_DATA = "own"  # the value of data.name
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The configured shape and classes of all examples; a single client may lack some classes."""
+    """The shape and the classes of all clients' examples, from the configuration."""
 
     shape: tuple[int, ...]
     labels: tuple[str, ...]
@@ -52,9 +52,9 @@ class ExampleSpec:
 def find_client_data(
     path: Path, names: Sequence[str] = (), alone: str | None = None
 ) -> dict[str, Path]:
-    """Find the folder or file of each named client; without names, those of all clients.
+    """Find the folder or ``.npz`` with the local data of each named client; without names, of all clients.
 
-    ``alone`` is the client's name if ``path`` itself holds the data of a single client.
+    If ``path`` itself holds the data of a single client, this client has the name ``alone``.
     """
     path = path.expanduser()
     if not path.exists():
@@ -76,7 +76,7 @@ def find_client_data(
 
 
 def is_single_client(path: Path) -> bool:
-    """Return True if the path itself holds the data of one client."""
+    """Return True if a path holds the local data of one client rather than of several."""
     return path.suffix == ".npz" or any(IMAGES.list_in(p) for p in (path, path / "train"))
 
 
@@ -109,7 +109,7 @@ def load_own_federation(
     seed: int,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """Read the data of these clients; without a test set, split each client's data at random."""
+    """Read the local data of these clients; without a test set, split each client's data at random."""
     sources = {c: read_client_data(path, spec) for c, path in paths.items()}
     first, types = next(iter(sources)), {c: s.x.dtype for c, s in sources.items()}
     for client, dtype in types.items():
@@ -137,7 +137,7 @@ def load_own_federation(
 
 
 def read_client_data(path: Path, spec: ExampleSpec) -> Source:
-    """Read one client's data, and check its shape and classes."""
+    """Read one client's local data, and check its shape and classes."""
     if path.suffix == ".npz":
         return read_client_npz(path, spec)
     train, test = IMAGES.list_train_and_test(path)
@@ -163,7 +163,7 @@ def read_client_data(path: Path, spec: ExampleSpec) -> Source:
 
 
 def read_client_npz(path: Path, spec: ExampleSpec) -> Source:
-    """Read one client's ``.npz``. Labels are indices into ``data.classes``."""
+    """Read one client's local ``.npz``, whose labels are indices into ``data.classes``."""
     source = read_npz(path, spec.shape)
     if source.x.shape[1:] != spec.shape:
         raise DataError(
@@ -179,7 +179,7 @@ def read_client_npz(path: Path, spec: ExampleSpec) -> Source:
 
 
 def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read images of exactly this shape; grey images may be among colour ones."""
+    """Read images of exactly this shape; grey images are converted if the shape is for colour images."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(
             f"{files[0]} is an image; data.shape is {format_shape(shape)},"

@@ -1,4 +1,4 @@
-"""Pack examples that are dicts, tuples or sequences of different lengths into rows of words."""
+"""Pack examples that are dicts, tuples or sequences of different lengths into rows of 32-bit words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Form = Literal["sequence", "tuple", "dict"]
 Values = NDArray[Any] | list[NDArray[Any]]  # a list: sequences of different lengths
 
 
-def find_form(x: Any, count: int) -> Form | None:
+def find_packing_form(x: Any, count: int) -> Form | None:
     """Return the form in which examples are packed; None for a plain array, which needs no packing."""
     if isinstance(x, Mapping):
         return "dict"
@@ -37,7 +37,7 @@ def has_different_lengths(values: Any) -> bool:
 
 def pack_examples(parts: Sequence[Any], counts: Sequence[int]) -> tuple[NDArray[np.int32], Record]:
     """Pack the examples of all parts, one part after the other; ``counts`` has the number of labels of each part."""
-    forms = {find_form(x, n) for x, n in zip(parts, counts, strict=True)}
+    forms = {find_packing_form(x, n) for x, n in zip(parts, counts, strict=True)}
     form: Form = next(f for f in ("dict", "tuple", "sequence") if f in forms)
     named = [name_arrays(x, form) for x in parts]
     names = list(named[0])
@@ -58,7 +58,7 @@ def pack_examples(parts: Sequence[Any], counts: Sequence[int]) -> tuple[NDArray[
 
 
 def name_arrays(x: Any, form: Form) -> dict[str, Any]:
-    """Return the arrays of packed examples by name: the keys of a dict, the positions of a tuple."""
+    """Return the arrays of examples by name: the keys of a dict, or the positions in a tuple."""
     if form == "dict":
         if not isinstance(x, Mapping) or not x or not all(isinstance(k, str) for k in x):
             raise DataError("x: must be a dict of arrays by name in every part, or in none")
@@ -78,7 +78,7 @@ def check_count(name: str, values: Any, count: int) -> None:
 
 
 def join_values(name: str, parts: Sequence[Any]) -> Values:
-    """Join the values of all parts: one array, or a list of sequences."""
+    """Join one input of the training and test examples: to one array, or to a list of sequences."""
     if not any(has_different_lengths(p) for p in parts):
         arrays = [arrange_values(name, np.asarray(p)) for p in parts]
         if len({a.shape[1:] for a in arrays}) == 1:
@@ -111,19 +111,23 @@ def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert the type of an array, and move the channels of byte images to the front."""
+    """Convert an array to a type that packed examples can have, and byte images to N×C×H×W."""
     values = convert_type(name, values)
     if 0 in values.shape[1:]:
         raise DataError(f"x: '{name}' is {'×'.join(map(str, values.shape))}: it has no values")
-    if values.dtype == np.uint8:
-        values = values[:, None] if values.ndim == 3 else values
-        if values.ndim == 4 and values.shape[-1] in (1, 3, 4) and values.shape[1] not in (1, 3):
-            values = values.transpose(0, 3, 1, 2)
-    return values
+    return move_channels_first(values) if values.dtype == np.uint8 else values
+
+
+def move_channels_first(images: NDArray[Any]) -> NDArray[Any]:
+    """Return byte images N×H×W or N×H×W×C as N×C×H×W; other shapes are unchanged."""
+    images = images[:, None] if images.ndim == 3 else images
+    if images.ndim == 4 and images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    return images
 
 
 def describe_field(name: str, values: Values) -> Field:
-    """Return the record field of one input: its name, type and shape."""
+    """Return the ``Field`` of one input of packed examples: its name, type and shape."""
     if isinstance(values, np.ndarray):
         return Field(name, str(values.dtype), values.shape[1:])
     longest = max(len(v) for v in values)
@@ -131,7 +135,7 @@ def describe_field(name: str, values: Values) -> Field:
 
 
 def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
-    """Return the words of all examples: for a sequence, its length and its values padded with 0."""
+    """Pack one input of all examples into words; a sequence becomes its length and values padded with 0."""
     rows = np.zeros((len(values), field.words), np.int32)
     if isinstance(values, list):
         rows[:, 0] = [len(v) for v in values]

@@ -14,7 +14,7 @@ from ..core.randomness import make_generator
 from .federation import Federation
 from .partitions import Partition, Terms, compute_shares, split_train_test
 from .partitions.by_client import FromFile
-from .source import Source, group_examples, name_own_clients
+from .source import Source, group_examples, make_number_names, name_own_clients
 from .transforms import Skew
 
 
@@ -43,7 +43,7 @@ def hold_out_validation(federation: Federation, fraction: float, seed: int) -> F
 
 
 def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
-    """Draw the rows to hold out: at least one, unless there is only one; at least one is kept.
+    """Draw a client's rows to hold out for validation: never all of them.
 
     A repeated row counts once: it must not be both trained on and held out.
     """
@@ -111,7 +111,7 @@ def partition_source(
 
 
 def resolve_skew(skew: Skew | None, x: Tensor, seed: int) -> Skew | None:
-    """Return the feature skew with a seed; raise DataError if it does not suit the examples."""
+    """Return the feature skew with a seed; raise DataError if it cannot be applied to the examples."""
     if skew is None:
         return None
     skew.check_examples(x)
@@ -119,12 +119,11 @@ def resolve_skew(skew: Skew | None, x: Tensor, seed: int) -> Skew | None:
 
 
 def replace_targets_by_groups(source: Source) -> Source:
-    """Return a source that partitions by label can use, whatever its task."""
+    """Return a source whose targets are replaced by groups, so that partitions by label can use any task."""
     if source.task == "classification":
         return source
     groups, count = group_examples(source.y, source.task)
-    names = tuple(str(i) for i in range(count))
-    return replace(source, y=groups, labels=names, task="classification")
+    return replace(source, y=groups, labels=make_number_names(count), task="classification")
 
 
 def split_into_clients(

@@ -25,7 +25,7 @@ GROUPS = 10  # a regression's targets are cut into this many groups for partitio
 def parse_targets(
     y: NDArray[Any], task: TaskName, name: str
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Check the targets of a task; return them in stored form, and the names of classes or targets."""
+    """Check the targets of a data set for its task; return them in stored form, with the names of the classes."""
     number = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
     whole = np.issubdtype(y.dtype, np.integer)
     if task == "classification":
@@ -38,7 +38,7 @@ def parse_targets(
         if y.ndim != 1 or not whole:
             raise DataError(
                 f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
-                f"{name_odd_label(y)}{suggest_task(y)}"
+                f"{describe_invalid_label(y)}{suggest_task(y)}"
             )
         if y.size and int(y.min()) < 0:
             raise DataError(
@@ -53,14 +53,14 @@ def parse_targets(
                 f" example, not {y.dtype} {y.shape}"
             )
         columns = y.reshape(len(y), -1).astype(np.float32)
-        names = ("target",) if columns.shape[1] == 1 else number_names(columns.shape[1])
+        names = ("target",) if columns.shape[1] == 1 else make_number_names(columns.shape[1])
         return columns, names
     if task == "multilabel":
         if y.ndim != 2 or not number or not np.isin(y, (0, 1)).all():
             raise DataError(
                 f"{name}: the labels of an example must be a row of 0 and 1, not {y.dtype} {y.shape}"
             )
-        return y.astype(np.float32), number_names(y.shape[1])
+        return y.astype(np.float32), make_number_names(y.shape[1])
     if y.ndim != 2 or not whole or (y[y != IGNORED_TOKEN] < 0).any():
         raise DataError(
             f"{name}: the targets of a sequence must be a row of whole numbers from 0 (or"
@@ -70,7 +70,7 @@ def parse_targets(
 
 
 def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
-    """Name the classes or tokens 0, 1, … up to the largest label."""
+    """Return the class or token names 0, 1, … up to the largest label."""
     largest = int(y.max()) if y.size else -1
     if largest >= MAX_CLASSES:
         at = np.unravel_index(int(y.argmax()), y.shape)[0]
@@ -78,13 +78,13 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
             f"{name}: label {largest} is too large (example {at}): there can be {MAX_CLASSES} classes; number the"
             " labels 0, 1, … (np.unique(y, return_inverse=True)[1])"
         )
-    return number_names(largest + 1)
+    return make_number_names(largest + 1)
 
 
 def number_text_labels(
     texts: Sequence[Any], classes: int | Sequence[str] | None, where: str
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Number text labels by the given class names, else by their sorted order; also return the names."""
+    """Convert text labels to numbers, by ``classes`` or in sorted order; also return the class names."""
     if isinstance(classes, int):
         raise ConfigError(
             f"data.classes: is a number ({classes}), but the labels of {where} are names; list the"
@@ -103,7 +103,7 @@ def number_text_labels(
 def parse_text_labels(
     labels: Sequence[str], name: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Number labels that are text: by their value if all are numbers, else in sorted order."""
+    """Convert labels that are text to numbers: by value if all are digits, otherwise in sorted order."""
     check_labels_given(labels, name)
     texts = [label.strip() for label in labels]
     if all(text.isdecimal() for text in texts):
@@ -120,8 +120,8 @@ def check_labels_given(labels: Sequence[Any], where: str) -> None:
             raise DataError(f"{where}, row {row}: the label is missing; remove the row")
 
 
-def name_odd_label(y: NDArray[Any]) -> str:
-    """Describe the first label that is not a whole number, for the error message."""
+def describe_invalid_label(y: NDArray[Any]) -> str:
+    """Describe the first label that is not a whole number, for an error message."""
     if y.ndim != 1 or not y.size:
         return ""
     numbers = np.issubdtype(y.dtype, np.floating)
@@ -130,7 +130,7 @@ def name_odd_label(y: NDArray[Any]) -> str:
 
 
 def suggest_task(y: NDArray[Any]) -> str:
-    """Return a hint for the error message: how to convert such labels, or the task that allows them."""
+    """Return a hint for an error message: how to convert the labels, or the task that allows them."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
         whole = y.size and (y == np.floor(y)).all()
         convert = "; if they are classes, use y.astype(int)" if whole else ""
@@ -143,18 +143,18 @@ def suggest_task(y: NDArray[Any]) -> str:
     return ""
 
 
-def number_names(count: int) -> tuple[str, ...]:
-    """Return the default names of classes or targets: 0, 1, …"""
+def make_number_names(count: int) -> tuple[str, ...]:
+    """Return the default names of classes or targets: 0, 1, 2, …"""
     return tuple(str(i) for i in range(count))
 
 
 def choose_target_names(
     names: tuple[str, ...], task: TaskName, classes: int | Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of labels or tokens that the user gave; raise ConfigError if there are too few."""
+    """Return the names of labels or tokens from ``data.classes``; raise ConfigError if there are too few."""
     if task == "regression":
         raise ConfigError("data.classes: a regression has no classes; remove it")
-    given = number_names(classes) if isinstance(classes, int) else tuple(classes)
+    given = make_number_names(classes) if isinstance(classes, int) else tuple(classes)
     if task == "multilabel" and len(given) != len(names):
         raise ConfigError(
             f"data.classes: {len(given)} labels, but the data have {len(names)} for each example"
@@ -167,10 +167,10 @@ def choose_target_names(
 
 
 def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], int]:
-    """Cut examples into groups that replace classes in partitions by label; return groups and their number.
+    """Assign examples to groups that replace classes in partitions by label; also return the number of groups.
 
-    A regression has groups of equal size, by its first target; an example with several labels is in
-    the group of its first one; sequences form one group.
+    Groups of a regression have equal sizes, by the first target. Examples with several labels are
+    grouped by their first label. Sequences form one group.
     """
     if task == "regression":
         rank = np.argsort(np.argsort(y[:, 0], kind="stable"), kind="stable")
@@ -193,7 +193,7 @@ def count_targets(y: NDArray[Any], task: TaskName, names: int) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class Source:
-    """Examples in stored form, their targets, and what the data set specifies about them."""
+    """A data set before it is partitioned: stored examples, targets, class names, official split and users."""
 
     name: str
     x: NDArray[Any]
@@ -226,19 +226,18 @@ class Source:
 
 
 def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Source:
-    """Return the source with these classes; without them, its labels must be 0, 1, … without gaps.
+    """Return the source with the classes of ``data.classes``; without it, labels must be 0, 1, … without gaps.
 
     The largest label does not determine the number of classes: labels 1, 2, 3 may be three.
     """
     if source.task != "classification":
-        return (
-            source
-            if classes is None
-            else replace(source, labels=choose_target_names(source.labels, source.task, classes))
-        )
-    if classes is not None and source.labels != number_names(len(source.labels)):
-        y, names = number_text_labels([source.labels[i] for i in source.y], classes, source.name)
-        return replace(source, y=y, labels=parse_class_names(names))
+        if classes is None:
+            return source
+        names = choose_target_names(source.labels, source.task, classes)
+        return replace(source, labels=names)
+    if classes is not None and source.labels != make_number_names(len(source.labels)):
+        y, given = number_text_labels([source.labels[i] for i in source.y], classes, source.name)
+        return replace(source, y=y, labels=parse_class_names(given))
     if classes is not None:
         labels, largest = parse_class_names(classes), int(source.y.max())
         if largest >= len(labels):
@@ -265,7 +264,7 @@ def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     """Check and convert ``data.classes``: the names of the classes, or their number."""
     if isinstance(classes, int) and classes > MAX_CLASSES:
         raise ConfigError(f"data.classes: must be at most {MAX_CLASSES}, not {classes}")
-    names = [str(i) for i in range(classes)] if isinstance(classes, int) else classes
+    names = make_number_names(classes) if isinstance(classes, int) else classes
     if isinstance(names, str) or not names or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(f"data.classes: must be names or a number, not {classes!r}")
     if len(set(names)) < len(names):
@@ -278,7 +277,7 @@ T = TypeVar("T")
 
 
 def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
-    """Return the source with the client of each example; client names are in natural order."""
+    """Return the source with the client of each example as its user; names are in natural order."""
     given: list[object] = clients.tolist() if hasattr(clients, "tolist") else list(clients)
     if len(given) != len(source.y):
         raise DataError(
@@ -291,7 +290,7 @@ def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
 def number_clients(
     clients: Iterable[object], where: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the position of each example's client, and the clients' names in natural order."""
+    """Convert client names, one per example, to positions; also return the names in natural order."""
     known: dict[str, object] = {}
     found: list[str] = []
     for row, value in enumerate(clients, 1):
@@ -341,7 +340,7 @@ def check_names_on_boards(names: Iterable[str]) -> None:
 
 
 def check_plain_name(name: str) -> str:
-    """Return the name; raise DataError if it is not allowed for a client with its own folder."""
+    """Return a client's name; raise DataError if it cannot be the name of a folder or file."""
     if not NAME_PATTERN.fullmatch(name):
         raise DataError(f"'{name}' cannot be a client's name; {NAME_RULE}")
     return name

@@ -39,7 +39,7 @@ class Transform:
 
 
 def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
-    """Return the transform of FedAvg2Rep's paper for 32x32 images; its training and test constants differ."""
+    """Return the image transform of FedAvg2Rep's paper for 32x32 images."""
     if shape != (3, 32, 32):
         raise make_shape_error("fedavg2rep", "3x32x32", shape)
     train = Scale(255.0, (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -48,7 +48,7 @@ def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
 
 
 def feddecomp(shape: tuple[int, ...], classes: int) -> Transform:
-    """Return FedDecomp's transform: CIFAR-10 is not augmented, and Tiny ImageNet is not cropped."""
+    """Return the image transform of FedDecomp's paper: CIFAR-10 is not augmented, Tiny ImageNet not cropped."""
     if shape not in ((3, 32, 32), (3, 64, 64)):
         raise make_shape_error("feddecomp", "3x32x32 or 3x64x64", shape)
     if shape == (3, 32, 32) and classes <= 10:
@@ -65,7 +65,7 @@ TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], Transform]] = {
 
 
 def build_transform(name: str, x: Tensor, classes: int, frozen: bool = False) -> Transform | None:
-    """Return the named transform for these examples; None keeps the data set's own scale."""
+    """Return the transform that ``data.transform`` names; None for the data set's own scale."""
     make = choose({UNCHANGED: None, **TRANSFORMS}, name, "data.transform")
     shape = tuple(x.shape[1:])
     transform = None if make is None else make(shape, classes)
@@ -148,7 +148,7 @@ class Noise(SeededRule):
         return float(make_generator(self.seed, "noise", client).uniform(0, self.level))
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Add the same noise in every epoch: it depends only on seed, client and part."""
+        """Add noise that depends only on seed, client and part, so that it is the same in every epoch."""
         draw = make_generator(self.seed, "noise", client, part)
         deviation = unit * self.draw_deviation(client)
 
@@ -164,20 +164,20 @@ SKEWS: dict[str, type[Rotation] | type[Noise]] = {"noise": Noise, "rotation": Ro
 
 
 def build_skew(values: Mapping[str, Any]) -> Skew:
-    """Build a skew from its configuration: ``{kind = "rotation", degrees = 45}``."""
+    """Build a feature skew from its configuration: ``{kind = "rotation", degrees = 45}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", ""))
     return construct(choose(SKEWS, kind, "data.feature_skew.kind"), rest, "data.feature_skew")
 
 
 def describe_skew(how: Skew) -> dict[str, Any]:
-    """Return the configuration from which ``build_skew`` builds this skew."""
+    """Return the configuration of a feature skew, from which ``build_skew`` can build it."""
     kind = next(name for name, cls in SKEWS.items() if isinstance(how, cls))
     return {"kind": kind, **asdict(how)}
 
 
 def restore_dtype(x: Tensor, like: Tensor, unit: float) -> Tensor:
-    """Convert examples that a skew has altered back to their stored type."""
+    """Convert examples with feature skew back to their stored type."""
     return x.clamp(0, unit).round().to(like.dtype) if like.dtype == torch.uint8 else x
 
 
@@ -206,7 +206,7 @@ class SkewedSamples(Samples):
 def make_skew_view(
     how: Skew, rows: Mapping[str, Tensor], unit: float, part: str
 ) -> Callable[..., Tensor]:
-    """Return the function that alters these clients' rows, one client after the other."""
+    """Return a function that applies the feature skew to these clients' examples, client by client."""
 
     def view(x: Tensor) -> Tensor:
         sizes = [len(r) for r in rows.values()]

@@ -1,4 +1,4 @@
-"""Verdicts on claims and findings: in words, as tables, and as plain data for programs."""
+"""The verdicts on published claims: in words, as tables, and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ MARKS: tuple[Mark, ...] = ("good", "limited", "bad", "good", "limited", "bad", "
 
 @dataclass(frozen=True)
 class FindingVerdict:
-    """The verdicts on the claims of a finding; the first claim covers all others."""
+    """A finding and the verdicts on its claims; the first claim covers the others."""
 
     finding: Finding
     claims: tuple[claim_verdicts.ClaimVerdict, ...]
 
     @property
     def verdict(self) -> str:
+        """The verdict on the finding, which is that on its first claim."""
         return self.claims[0].verdict
 
     @property
     def is_open(self) -> bool:
-        """Return True if no run decides the finding."""
+        """Whether no run decides the finding."""
         return classify_verdict(self.verdict) in OPEN_VERDICTS
 
 
 def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> list[FindingVerdict]:
-    """Judge all findings from these runs; with ``table``, only findings with a claim of this table."""
+    """Judge the claims of all papers from these runs; with ``table``, only findings with a claim of this table."""
     findings = group_claims(list_claims())
     if table is not None:
         findings = [f for f in findings if any(c.table.name == table for c in f.claims)]
@@ -62,7 +63,7 @@ def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> lis
 def list_verdicts(
     found: Sequence[FindingVerdict], table: str | None = None
 ) -> list[claim_verdicts.ClaimVerdict]:
-    """List the verdicts on all claims, table by table, or on the claims of one table."""
+    """List the verdicts on all claims, table by table, or on the claims of one published table."""
     claims = [claim for one in found for claim in one.claims]
     kept = [c for c in claims if table is None or c.claim.table.name == table]
     order = {claim.id: i for i, claim in enumerate(list_claims())}
@@ -73,12 +74,12 @@ def list_verdicts(
 
 
 def classify_verdict(verdict: str) -> str:
-    """Return the kind of a verdict, without its conditions."""
+    """Return which of ``VERDICTS`` a verdict on a claim is, without its conditions."""
     return max((w for w in VERDICTS if verdict.startswith(w)), key=len)
 
 
-def count_findings(found: Sequence[FindingVerdict]) -> str:
-    """Count the findings by scale and verdict: ``98 findings from 160 claims: …``."""
+def summarise_findings(found: Sequence[FindingVerdict]) -> str:
+    """Describe how many findings hold at which scale: ``98 findings from 160 claims: …``."""
     by_method = sum(one.claims[0].scale == claim_verdicts.BY_METHOD for one in found)
     counts = Counter(classify_verdict(one.verdict) for one in found)
     counts["holds"] -= by_method
@@ -103,7 +104,7 @@ def count_findings(found: Sequence[FindingVerdict]) -> str:
 
 
 def describe_found(found: claim_verdicts.ClaimVerdict) -> str:
-    """Describe in one line what decides a claim, or why nothing does, and add the verdict over the last ten evaluations."""
+    """Describe in one line which runs decide a claim, or why none do."""
     kind = classify_verdict(found.verdict)
     if kind in OPEN_VERDICTS or not found.cases:
         where = f"{SCALE_WORDS[found.scale]}, " if found.scale and found.cases else ""
@@ -121,7 +122,7 @@ def describe_found(found: claim_verdicts.ClaimVerdict) -> str:
 def describe_disagreement(
     found: claim_verdicts.ClaimVerdict, deciding: claim_verdicts.CaseVerdict
 ) -> str:
-    """Describe the decision by the last ten evaluations with the same settings, if it differs."""
+    """Describe the decision on a claim by the last ten evaluations, if it differs; else empty."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
         if same and case.rule == claim_verdicts.LAST10 and case.decision != deciding.decision:
@@ -131,12 +132,12 @@ def describe_disagreement(
 
 
 def mark_verdict(verdict: str) -> Cell:
-    """Return a cell with a verdict, marked as good, limited, bad or open."""
+    """Return a table cell with a verdict, marked as good, limited, bad or open."""
     return Cell(verdict, mark=MARKS[VERDICTS.index(classify_verdict(verdict))])
 
 
 def build_claim_table(claims: Sequence[claim_verdicts.ClaimVerdict]) -> ResultTable:
-    """Build the table of claims: the printed numbers, the verdict, what was found and the cost."""
+    """Build the table of claims: printed numbers, verdicts, our results, and the cost of deciding."""
     return ResultTable.build(
         ["claim", "printed", "verdict", "found", Column("to decide, core-hours")],
         [
@@ -150,7 +151,7 @@ def build_claim_table(claims: Sequence[claim_verdicts.ClaimVerdict]) -> ResultTa
 
 
 def build_claim_overview(claims: Sequence[claim_verdicts.ClaimVerdict]) -> ResultTable:
-    """Build the table of claims for a terminal, with the publication of each."""
+    """Build the short table of claims for a terminal, with the publication of each."""
     return ResultTable.build(
         [
             *("work", "claim", Column("printed", kind="text", drop=1), "verdict"),
@@ -167,7 +168,7 @@ def build_claim_overview(claims: Sequence[claim_verdicts.ClaimVerdict]) -> Resul
 
 
 def build_case_table(found: claim_verdicts.ClaimVerdict, rounds: bool = True) -> ResultTable:
-    """Build the table of all runs of a claim: a row for each scale, variant and rule.
+    """Build the table of the cases of a claim: a row for each scale, variant and rule.
 
     ``rounds`` adds the difference over the rounds, which is too long for a terminal.
     """
@@ -203,14 +204,14 @@ def build_decided_table(found: Sequence[FindingVerdict]) -> ResultTable:
 
 
 def name_claim(one: claim_verdicts.ClaimVerdict, finding: FindingVerdict) -> str:
-    """Name a claim in a list; add its verdict if it differs from the finding's."""
+    """Describe a claim of a finding in one line; add its verdict if it differs from the finding's."""
     claim = one.claim
     own = "" if one.verdict == finding.verdict else f": {one.verdict}"
     return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
 
 
 def describe_decision(case: claim_verdicts.CaseVerdict) -> str:
-    """Name the decision of a case; data other than the paper's decide nothing."""
+    """Describe the decision in a case of a claim; stand-in data leave it undecided."""
     words = claim_verdicts.name_decision(case.decision, case.scale)
     standing = case.scale == STAND_IN and case.decision in claim_verdicts.SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words
@@ -227,7 +228,7 @@ def describe_cost(found: claim_verdicts.ClaimVerdict) -> str:
 
 
 def describe_parts(parts: Sequence[claim_verdicts.RoundPart]) -> str:
-    """Describe the difference over the rounds."""
+    """Describe the difference that a claim compares, over parts of the rounds."""
     texts = []
     for p in parts:
         spread = f" ({p.interval.low:+.1f} … {p.interval.high:+.1f})" if p.interval else ""
@@ -239,7 +240,7 @@ def describe_parts(parts: Sequence[claim_verdicts.RoundPart]) -> str:
 
 
 def summarise_verdict(found: claim_verdicts.ClaimVerdict) -> dict[str, Any]:
-    """Return a verdict as plain data for JSON."""
+    """Return the verdict on a claim as plain data for JSON."""
     return {
         "id": found.claim.id,
         "finding": found.finding,
@@ -262,7 +263,7 @@ def summarise_verdict(found: claim_verdicts.ClaimVerdict) -> dict[str, Any]:
 
 
 def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
-    """Return the verdict of a case as plain data for JSON."""
+    """Return the verdict in a case of a claim as plain data for JSON."""
     return {
         "scale": case.scale,
         "variant": case.variant or None,
@@ -278,7 +279,7 @@ def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
                 "seeds": list(d.seeds),
                 "values": [round(v, 3) for v in d.values],
                 "mean": round(d.mean, 3),
-                "ci95": to_pair(d.interval()),
+                "ci95": round_interval(d.interval()),
             }
             for d in case.differences
         ],
@@ -287,13 +288,13 @@ def summarise_case(case: claim_verdicts.CaseVerdict) -> dict[str, Any]:
                 "from": p.first_round,
                 "to": p.last_round,
                 "mean": round(p.mean, 3),
-                "ci95": to_pair(p.interval),
+                "ci95": round_interval(p.interval),
             }
             for p in case.parts
         ],
     }
 
 
-def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
-    """Return the ends of an interval, rounded, for JSON."""
+def round_interval(interval: ConfidenceInterval | None) -> list[float] | None:
+    """Return the rounded ends of a confidence interval, for JSON."""
     return None if interval is None else [round(interval.low, 3), round(interval.high, 3)]

@@ -1,7 +1,7 @@
-"""The claims of the five works, and their groups with the same comparison, called findings.
+"""The published claims of five works, and findings: groups of claims with the same comparison.
 
-Orderings come from the files of the tables. ``claims.toml`` contains the claims in words and how each is
-decided. Claims that rest on the same comparison, because a paper repeats its thesis, are one finding.
+Claims are the orderings in the tables' files and the claims in words in ``claims.toml``. Papers repeat their
+theses: claims with the same comparison are one finding.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Comparison:
 
     @property
     def cells(self) -> tuple[CellKey, ...]:
+        """The compared cells."""
         return (*self.first, *self.second)
 
     @property
@@ -50,22 +51,21 @@ class Comparison:
 
 
 def compare_two(first: CellKey, second: CellKey) -> Comparison:
-    """Return the claim that the first cell is above the second."""
+    """Return the comparison in which the first cell is claimed to be above the second."""
     return Comparison((first,), (second,))
 
 
 def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
-    """Return the claim that a row falls less than another from one column to the next."""
+    """Return the comparison in which a row is claimed to fall less than another between two columns."""
     return Comparison(((other, before), (row, after)), ((other, after), (row, before)))
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A claim of a work, which holds if each of its comparisons holds.
+    """A claim of a paper, which holds if each of its comparisons holds.
 
-    ``least``: the first is above the second by at least this. ``within``: they are no further apart
-    than this. A claim without comparisons cannot be decided from runs alone; ``how`` says what
-    decides it.
+    ``least``: the least margin of the first over the second. ``within``: the largest difference between
+    them. ``how`` describes how the claim is decided; without comparisons, runs alone cannot decide it.
     """
 
     table: PublishedTable
@@ -77,7 +77,7 @@ class PaperClaim:
     least: float | None = None
     within: float | None = None
     command: str = ""  # command that decides the claim, other than `reproduce`
-    follows: bool = False  # it follows from the method, and a test checks it: no run is needed
+    follows: bool = False  # whether it follows from the method, which a test checks without runs
 
     @property
     def id(self) -> str:
@@ -86,12 +86,12 @@ class PaperClaim:
 
     @property
     def is_about_attacks(self) -> bool:
-        """Return True if the claim is about attacks on sent updates, as in `heterophony audit`."""
+        """Whether the claim is about attacks on sent updates, as in `heterophony audit`."""
         return self.measure in ATTACK_MEASURES
 
     @property
     def cells(self) -> tuple[CellKey, ...]:
-        """The cells that are needed to decide the claim."""
+        """The cells of the table that the claim compares."""
         return tuple(dict.fromkeys(cell for c in self.comparisons for cell in c.cells))
 
 
@@ -125,7 +125,7 @@ class WrittenClaim(CheckedSettings):
 
 @cache
 def list_claims() -> tuple[PaperClaim, ...]:
-    """List all claims: table by table, orderings before words."""
+    """List the claims of all papers, table by table: orderings, then claims in words."""
     written = read_written_claims()
     claims: list[PaperClaim] = []
     for table in load_tables():
@@ -138,7 +138,7 @@ def list_claims() -> tuple[PaperClaim, ...]:
 
 
 def list_orderings(table: PublishedTable) -> Iterator[PaperClaim]:
-    """Yield a claim for every ordering and column of a table."""
+    """Yield a claim for every ordering in every column of a published table."""
     for ordering in table.orderings:
         for column in table.columns:
             if fnmatchcase(column, ordering.columns):
@@ -148,7 +148,7 @@ def list_orderings(table: PublishedTable) -> Iterator[PaperClaim]:
 def describe_ordering(
     table: PublishedTable, ordering: Ordering, column: str
 ) -> Iterator[PaperClaim]:
-    """Yield the claim of an ordering in a column, unless there is no other row to compare with."""
+    """Yield the claim of an ordering in one column, unless it has no other row to compare with."""
     printed = {c.row: c.printed for c in table.cells if c.column == column}
     rows = [r for r in printed if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in printed or not rows:
@@ -165,7 +165,7 @@ def describe_ordering(
 
 
 def describe_printed(printed: dict[str, Any], ordering: Ordering, rows: Sequence[str]) -> str:
-    """Format the printed numbers of the first row and of the highest other row."""
+    """Format the printed numbers that an ordering compares: of its row and of the highest other row."""
     values = {r: n.value for r in rows if (n := printed[r].get(ordering.measure))}
     top = printed[ordering.above].get(ordering.measure)
     if top is None or not values:
@@ -178,7 +178,7 @@ def describe_printed(printed: dict[str, Any], ordering: Ordering, rows: Sequence
 
 
 def read_written_claims() -> list[WrittenClaim]:
-    """Read the claims in words."""
+    """Read the claims in words from ``claims.toml``."""
     try:
         raw = tomllib.loads(CLAIMS_FILE.read_text(encoding="utf-8"))
         return [construct(WrittenClaim, claim, "claims") for claim in raw["claims"]]
@@ -205,27 +205,27 @@ def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
 
 
 def list_comparisons(table: PublishedTable, claim: WrittenClaim) -> Iterator[Comparison]:
-    """Yield the comparisons of a written claim, including those of cells without a printed number."""
+    """Yield the comparisons of a claim in words, including cells without a printed number."""
     rows = [row for row in table.rows if fnmatchcase(row, claim.rows)]
     columns = [column for column in table.columns if fnmatchcase(column, claim.columns)]
     for pair in claim.pairs:
-        first, second = check_names("pairs", pair, table.rows, table.rows)
+        first, second = check_claim_names("pairs", pair, table.rows, table.rows)
         yield from (compare_two((first, column), (second, column)) for column in columns)
     for pair in claim.column_pairs:
-        first, second = check_names("column_pairs", pair, table.columns, table.columns)
+        first, second = check_claim_names("column_pairs", pair, table.columns, table.columns)
         yield from (compare_two((row, first), (row, second)) for row in rows)
     if claim.best:
-        row, column = check_names("best", claim.best, table.rows, table.columns)
+        row, column = check_claim_names("best", claim.best, table.rows, table.columns)
         others = [(r, c) for r in rows for c in columns if (r, c) != (row, column)]
         yield from (compare_two((row, column), other) for other in others)
     for fall in claim.falls_least:
         kinds = (table.rows, table.columns, table.columns)
-        row, before, after = check_names("falls_least", fall, *kinds)
+        row, before, after = check_claim_names("falls_least", fall, *kinds)
         yield from (compare_falls(row, r, before, after) for r in rows if r != row)
 
 
-def check_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
-    """Return the names; raise an error unless they are rows and columns of the table, one per kind."""
+def check_claim_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
+    """Return the names in a written claim; raise ConfigError unless they are rows or columns of its table."""
     if len(names) != len(kinds):
         raise ConfigError(f"claims.{key}: {list(names)} must be {len(kinds)} names")
     for name, kind in zip(names, kinds, strict=True):
@@ -244,6 +244,7 @@ class Finding:
 
     @property
     def id(self) -> str:
+        """The identifier of the first claim."""
         return self.claims[0].id
 
     @property
@@ -258,7 +259,7 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
     Claims are one finding if they compare cells with the same settings in the same way. The parts of a
     claim, such as one ordering per column, join it if together they are equivalent to it.
     """
-    keys = [describe_comparisons(claim) for claim in claims]
+    keys = [encode_comparisons(claim) for claim in claims]
     left, groups = dict.fromkeys(range(len(claims))), []
     for i in sorted(left, key=lambda i: -len(keys[i])):
         if i not in left:
@@ -273,20 +274,20 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
     return [Finding(tuple(claims[j] for j in group)) for group in sorted(groups, key=min)]
 
 
-def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
-    """Describe a claim's comparisons by settings and measures, independent of row and table names."""
+def encode_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
+    """Encode a claim's comparisons by settings and measures, so that equal ones of two tables are equal."""
     cells = index_cells(claim.table.name)
     rule, limits = claim.table.measured, (claim.least, claim.within)
     how = (claim.measure, rule.rounds, rule.clients, rule.personal, *limits)
 
     def describe(keys: Sequence[CellKey]) -> tuple[str, ...]:
-        return tuple(describe_settings(cells[key].config) for key in keys)
+        return tuple(encode_cell_settings(cells[key].config) for key in keys)
 
     return frozenset((*how, describe(c.first), describe(c.second)) for c in claim.comparisons)
 
 
-def describe_settings(config: dict[str, Any], *without: str) -> str:
-    """Describe settings as text; equal settings give equal text, regardless of notation."""
+def encode_cell_settings(config: dict[str, Any], *without: str) -> str:
+    """Encode a cell's settings as JSON; equal settings give equal text, whatever their notation."""
     kept = {k: v for k, v in config.items() if k not in without}
     participation = dict(kept["participation"])
     if "rate" in participation:

@@ -1,4 +1,4 @@
-"""Decide the claims of the five works from runs: paired by seed, over the rounds, with intervals.
+"""Decide the published claims from runs: differences paired by seed, with intervals.
 
 The paper's own rule, such as the best round, decides; the last ten evaluations are shown as well.
 One seed never decides, nor does a net that has not learned. The full scale overrides the medium scale.
@@ -33,24 +33,24 @@ SeedRuns = Mapping[int, StoredRun]
 
 
 def name_decision(decision: Decision, scale: str) -> str:
-    """Name a decision with the term for its scale."""
+    """Return the words for a decision on a claim at a scale, as in ``seen at medium scale``."""
     return SCALED_WORDS[scale].get(decision, decision)
 
 
-def get_own_rule(claim: PaperClaim) -> str:
-    """Return the measurement rule that decides a claim, which is the rule of its table."""
+def get_deciding_rule(claim: PaperClaim) -> str:
+    """Return the measurement rule that decides a claim, such as ``best``: the rule of its table."""
     return AT_EQUAL_LOSS if claim.is_about_attacks else claim.table.measured.rounds
 
 
-def list_rules(claim: PaperClaim) -> list[str]:
-    """List the measurement rules that are examined, the deciding rule first."""
-    own = get_own_rule(claim)
+def list_examined_rules(claim: PaperClaim) -> list[str]:
+    """List the measurement rules by which a claim is examined, the deciding one first."""
+    own = get_deciding_rule(claim)
     return [own] if own == AT_EQUAL_LOSS else list(dict.fromkeys((own, LAST10)))
 
 
 @dataclass(frozen=True)
 class SeedDifferences:
-    """The differences of a comparison, paired by seed."""
+    """The differences of a claim's comparison, paired by seed."""
 
     comparison: Comparison
     seeds: tuple[int, ...]
@@ -94,13 +94,13 @@ class CaseVerdict:
 
     @property
     def settings(self) -> str:
-        """Describe the settings of the runs."""
+        """The settings of the runs, in words."""
         variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
         return variant or "settings as in the text"
 
     @property
     def condition(self) -> str:
-        """Describe the settings and the rule of this verdict."""
+        """The settings and the rule of this verdict, in words."""
         return f"{self.settings}, {RULE_NAMES[self.rule]}"
 
 
@@ -127,12 +127,12 @@ class IntervalLevels:
 
     @property
     def confirming(self) -> float:
-        """The level of intervals that confirm a claim; not corrected for their number, as all must confirm."""
+        """The confidence level of intervals that confirm a claim; as all must confirm, their number does not count."""
         return 1 - ALPHA / (self.settings * self.rules)
 
     @property
     def refuting(self) -> float:
-        """The level of refuting intervals, corrected because one of many may be beyond 0 by chance."""
+        """The confidence level of intervals that refute a claim, corrected for their number."""
         return 1 - ALPHA / (max(1, self.comparisons) * self.settings * self.rules)
 
 
@@ -160,12 +160,12 @@ def decide_findings(
 def decide_claim(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> ClaimVerdict:
-    """Judge a claim at the largest scale that gives a verdict; list every scale's and variant's verdict."""
+    """Decide a claim at the largest scale that gives a verdict; also list the verdicts of all cases."""
 
     def conclude(
         verdict: str, scale: str | None, why: str, cases: tuple[CaseVerdict, ...] = ()
     ) -> ClaimVerdict:
-        rule = get_own_rule(claim)
+        rule = get_deciding_rule(claim)
         return ClaimVerdict(claim, finding.id, verdict, scale, rule, why, cases)
 
     if claim.follows:
@@ -175,7 +175,7 @@ def decide_claim(
     cases = tuple(iterate_cases(claim, runs, finding, references))
     if not cases:
         return conclude("undecided", None, "not run")
-    deciding = [c for c in cases if c.rule == get_own_rule(claim) and not c.control]
+    deciding = [c for c in cases if c.rule == get_deciding_rule(claim) and not c.control]
     for scale in JUDGED_SCALES:
         here = [case for case in deciding if case.scale == scale]
         if any(case.decision in ("holds", "does not hold") for case in here):
@@ -190,7 +190,7 @@ def decide_claim(
 
 
 def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
-    """Combine the cases of one scale; return the verdict, the scale and the reason.
+    """Combine the cases of a claim at one scale; return the verdict, the scale and the reason.
 
     Cases that are not yet trained do not count.
     """
@@ -218,14 +218,14 @@ def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
 def iterate_cases(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> Iterator[CaseVerdict]:
-    """Yield a verdict for every scale and variant with runs, by the paper's rule and by last 10."""
-    rules = list_rules(claim)
+    """Yield a claim's verdict for every scale and variant with runs, by the paper's rule and by last 10."""
+    rules = list_examined_rules(claim)
     for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
         variants = {
             variant: cells
             for variant in sorted({run.variant for run in at_scale})
-            if sum(map(bool, (cells := gather_cells(claim, at_scale, variant)).values())) > 1
+            if sum(map(bool, (cells := collect_cell_runs(claim, at_scale, variant)).values())) > 1
         }
         levels = IntervalLevels(finding.comparisons, len(variants), len(rules))
         for variant, cells in variants.items():
@@ -233,23 +233,23 @@ def iterate_cases(
                 yield judge_case(claim, scale, variant, rule, cells, levels, references)
 
 
-def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
-    """Return the claim's table with a variant; for attacks, the variant is what the attacker knows."""
+def choose_table_variant(claim: PaperClaim, variant: str) -> PublishedTable:
+    """Return the table of a claim with a variant chosen; claims about attacks have no such variants."""
     named = [variant] if variant and not claim.is_about_attacks else []
     return claim.table.choose_variants(named)
 
 
-def gather_cells(
+def collect_cell_runs(
     claim: PaperClaim, runs: Sequence[StoredRun], variant: str
 ) -> dict[CellKey, dict[int, StoredRun]]:
-    """Collect the runs of cells by seed; cells that the variant does not change use plain runs.
+    """Collect the runs of a claim's cells by seed; cells that the variant does not change use plain runs.
 
     Variants of attacks are the attacker's knowledge; every cell has runs with each variant.
     """
     if claim.is_about_attacks:
         labels = dict.fromkeys(claim.cells, variant)
     else:
-        chosen = choose_cells(claim, variant)
+        chosen = choose_table_variant(claim, variant)
         labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
     return {
         key: {
@@ -270,7 +270,7 @@ def judge_case(
     levels: IntervalLevels,
     references: ReferenceRuns,
 ) -> CaseVerdict:
-    """Judge a claim by the runs of one scale and variant."""
+    """Judge a claim by the runs of one scale and variant, with one measurement rule."""
     values = {
         key: {
             s: v for s, run in runs.items() if (v := measure_claimed(claim, run, rule)) is not None
@@ -290,7 +290,7 @@ def judge_case(
         )
         differences.append(SeedDifferences(comparison, tuple(seeds), tuple(gaps)))
     decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)), levels)
-    chosen = choose_cells(claim, variant)
+    chosen = choose_table_variant(claim, variant)
     if scale != FULL and not claim.is_about_attacks:
         run_cells = [cell for cell in chosen.cells if cells.get((cell.row, cell.column))]
         state = references.check_cells(chosen, run_cells, scale)
@@ -318,7 +318,7 @@ def judge_differences(
     missing: Sequence[CellKey],
     levels: IntervalLevels,
 ) -> tuple[Decision, str]:
-    """Decide whether all differences are as claimed or one is not; otherwise, the claim is undecided."""
+    """Decide a claim from the intervals of its differences; return the decision and the reason."""
     for d in differences:
         strict = d.interval(levels.refuting)
         if strict and is_refuted(claim, strict):
@@ -339,7 +339,7 @@ def judge_differences(
 
 
 def name_cells(claim: PaperClaim, keys: Sequence[CellKey]) -> str:
-    """Name cells by rows, columns or both, whichever distinguishes the cells of the claim."""
+    """Name cells of a claim by row, column or both, whichever distinguishes them."""
     rows, columns = ({key[i] for key in claim.cells} for i in (0, 1))
     if len(columns) == 1:
         return ", ".join(dict.fromkeys(row for row, _ in keys))
@@ -349,14 +349,14 @@ def name_cells(claim: PaperClaim, keys: Sequence[CellKey]) -> str:
 
 
 def is_confirmed(claim: PaperClaim, found: ConfidenceInterval) -> bool:
-    """Return True if all differences in the interval are as claimed."""
+    """Return True if a claim holds for all differences in the interval."""
     if claim.within is not None:
         return -claim.within <= found.low and found.high <= claim.within
     return found.low >= claim.least if claim.least is not None else found.low > 0
 
 
 def is_refuted(claim: PaperClaim, found: ConfidenceInterval) -> bool:
-    """Return True if no difference in the interval is as claimed."""
+    """Return True if a claim holds for no difference in the interval."""
     if claim.within is not None:
         return found.low > claim.within or found.high < -claim.within
     return found.high < (claim.least or 0)
@@ -365,7 +365,7 @@ def is_refuted(claim: PaperClaim, found: ConfidenceInterval) -> bool:
 def compare_rounds(
     measure: str, cells: Mapping[CellKey, SeedRuns], found: SeedDifferences
 ) -> tuple[RoundPart, ...]:
-    """Average a difference over parts of the rounds, paired by seed and round."""
+    """Average the difference that a claim compares over parts of the rounds, paired by seed and round."""
     by_seed, comparison = [], found.comparison
     for seed in found.seeds:
         curves = {key: dict(cells[key][seed].points.get(measure, ())) for key in comparison.cells}
@@ -392,7 +392,7 @@ def compare_rounds(
 def describe_difference(
     d: SeedDifferences, interval: ConfidenceInterval | None, level: float
 ) -> str:
-    """Describe a difference: its cells, its mean, its interval and its seeds."""
+    """Describe the difference that a claim compares: cells, mean, interval and number of seeds."""
     seeds = f"{len(d.seeds)} seed{'s' * (len(d.seeds) > 1)}"
     shown = f"{d.mean:+.2f}"
     if interval is not None:

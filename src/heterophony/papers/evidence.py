@@ -1,4 +1,4 @@
-"""Runs as evidence for published claims: read, store, match to cells, and check their training.
+"""Runs as evidence for published claims: store them, match them to cells, and check that nets have learned.
 
 ``results/TABLE-SCALE.json`` in this package holds runs of the cells of a table, one per line.
 """
@@ -23,10 +23,9 @@ from ..core.files import write_atomically
 from ..results.runs import Run
 from ..results.statistics import compute_t_quantile
 from ..runs.curves import Curve, compute_curves
-from . import scaling as medium
-from .claim_list import describe_settings
+from .claim_list import encode_cell_settings
 from .reproduce import find_differences
-from .scaling import CENTRALISED, shrink_to_medium
+from .scaling import CENTRALISED, keeps_dataset, shrink_to_medium
 from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable, TableScale, index_cells
 from .verdicts import measure_curves
 
@@ -93,12 +92,14 @@ def read_stored_runs() -> list[StoredRun]:
         return []
     names = sorted(p.name for p in STORED_RUNS.iterdir() if p.name.endswith(".json"))
     return [
-        run for n in names for run in parse_runs((STORED_RUNS / n).read_text(encoding="utf-8"), n)
+        run
+        for n in names
+        for run in parse_stored_runs((STORED_RUNS / n).read_text(encoding="utf-8"), n)
     ]
 
 
-def parse_runs(text: str, name: str) -> list[StoredRun]:
-    """Parse the text of a file of runs."""
+def parse_stored_runs(text: str, name: str) -> list[StoredRun]:
+    """Parse the runs in a file of ``results/``."""
     try:
         return [StoredRun(**run) for run in json.loads(text)["runs"]]
     except (ValueError, KeyError, TypeError) as error:
@@ -106,7 +107,7 @@ def parse_runs(text: str, name: str) -> list[StoredRun]:
 
 
 def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
-    """Write runs into the files of their tables and scales; return the files."""
+    """Write runs as ``TABLE-SCALE.json`` files into a folder; return the files."""
     by_file: dict[str, list[StoredRun]] = {}
     for run in sorted(runs, key=lambda run: run.key):
         by_file.setdefault(f"{run.table}-{run.scale}.json", []).append(run)
@@ -116,8 +117,8 @@ def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
     return [folder / name for name in by_file]
 
 
-def merge_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
-    """Return all runs; of several with the same cell and seed, keep the last."""
+def merge_stored_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
+    """Merge groups of stored runs; of several with the same cell and seed, keep the last."""
     return list({run.key: run for group in groups for run in group}.values())
 
 
@@ -126,15 +127,15 @@ def merge_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
 
 @dataclass(frozen=True)
 class CellAtScale:
-    """A cell with its settings at a scale, and with a variant of its table."""
+    """A cell of a published table, with its settings at one scale and with one variant."""
 
     table: PublishedTable
     scale: str  # one of JUDGED_SCALES, or STAND_IN
     cell: Cell
     variant: str
 
-    def describe(self, run: Run) -> StoredRun:
-        """Return a finished run of this cell as evidence."""
+    def store_run(self, run: Run) -> StoredRun:
+        """Return a finished run of this cell as a ``StoredRun``."""
         summary, rule = run.summary, self.table.measured
         if summary is None:
             raise ValueError(f"{run.folder} is not finished")
@@ -171,7 +172,7 @@ def digest_settings(config: Mapping[str, Any]) -> str:
 
 
 def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
-    """List all cells to which runs can belong, with up to two variants, at full and medium scale.
+    """List all cells of tables to which runs can belong, with up to two variants, at full and medium scale.
 
     Cells on data other than the paper's are left out if they equal another cell of the table.
     """
@@ -191,17 +192,17 @@ def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
 
 
 def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
-    """List the choices of variants: none, each one, and each pair."""
+    """List the choices of a table's variants: none, each one, and each pair."""
     return [c for n in range(MOST_VARIANTS + 1) for c in combinations(table.variants, n)]
 
 
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
-    """Return the cell at medium scale, with the paper's own data set and with its stand-in."""
+    """Return a cell at medium scale, on the paper's own data set and on its stand-in."""
     full = cell.config["data"]["name"]
-    own, other = (medium.shrink_to_medium(cell.config, use) for use in ("never", "always"))
-    kept = medium.keeps_dataset(full, own["data"]["name"])
+    own, other = (shrink_to_medium(cell.config, use) for use in ("never", "always"))
+    kept = keeps_dataset(full, own["data"]["name"])
     found = {MEDIUM: own} if kept else {}
-    if not medium.keeps_dataset(full, other["data"]["name"]):
+    if not keeps_dataset(full, other["data"]["name"]):
         found[STAND_IN] = other
     return [
         CellAtScale(table, scale, replace(cell, config=config), cell.variant)
@@ -209,18 +210,18 @@ def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
     ]
 
 
-def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
-    """Yield each finished run once for every cell with the same settings."""
+def match_runs_to_cells(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
+    """Yield a ``StoredRun`` for each finished run and each cell with the same settings."""
     for run in runs:
         if run.summary is None:
             continue
         for at in cells:
-            if is_run_of(at.cell.config, run.config):
-                yield at.describe(run)
+            if is_run_of_cell(at.cell.config, run.config):
+                yield at.store_run(run)
 
 
-def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Return True if a run has the settings of a cell, and its algorithm has no other non-default settings."""
+def is_run_of_cell(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Return True if a run has the settings of a cell, and defaults for the algorithm's other settings."""
     if next(find_differences(cell, run), None) is not None:
         return False
     usual = asdict(resolve_config(dict(cell)).algorithm)
@@ -235,34 +236,34 @@ FEDAVG = "fedavg"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Whether the net of a cell has learned, with the reason; None if this is unknown."""
+    """Whether FedAvg has learned with the settings of a cell (None: unknown), and the reason."""
 
     learned: bool | None
     why: str
 
 
 class ReferenceRuns:
-    """The runs of FedAvg and of centralised training in all tables."""
+    """The runs of FedAvg and of centralised training, which show whether the cells of claims have learned."""
 
     def __init__(self, runs: Iterable[StoredRun]) -> None:
         self.baselines: dict[str, dict[int, StoredRun]] = {}  # settings -> seed -> run
         # (data, net) -> runs
         self.centralised: dict[tuple[str, str], dict[str, list[StoredRun]]] = {}
         for run in runs:
-            config = None if run.numbers else find_settings(run)
+            config = None if run.numbers else find_cell_settings(run)
             if config is None:
                 continue
             if config["algorithm"]["name"] == FEDAVG:
-                self.baselines.setdefault(describe_shared_settings(config), {})[run.seed] = run
+                self.baselines.setdefault(encode_shared_settings(config), {})[run.seed] = run
             elif config["algorithm"]["name"] == CENTRALISED:
                 same = self.centralised.setdefault((run.data, run.model), {})
-                same.setdefault(describe_settings(config), []).append(run)
+                same.setdefault(encode_cell_settings(config), []).append(run)
 
     def check_cell(self, table: PublishedTable, cell: Cell, scale: str) -> TrainingState:
-        """Check whether FedAvg has learned with the settings of a cell and the table's chosen variants."""
+        """Check whether FedAvg has learned with the settings of a cell and the chosen variants."""
         rule = table.measured
         config = shrink_to_scale(table.build_baseline(cell.row, cell.column), scale)
-        runs = list(self.baselines.get(describe_shared_settings(config), {}).values())
+        runs = list(self.baselines.get(encode_shared_settings(config), {}).values())
         if len(runs) < 2:
             return TrainingState(None, "FedAvg was not run with these settings and several seeds")
         pooled = self.centralised.get((runs[0].data, runs[0].model))
@@ -286,39 +287,39 @@ class ReferenceRuns:
     def check_cells(
         self, table: PublishedTable, cells: Sequence[Cell], scale: str
     ) -> TrainingState:
-        """Check all cells that a claim compares; a cell that has not learned decides the result."""
+        """Check all cells that a claim compares; return the state of the worst one."""
         found = [self.check_cell(table, cell, scale) for cell in cells]
         states = sorted(found, key=lambda s: (s.learned is not False, s.learned is not None))
         return states[0]
 
 
-def find_settings(run: StoredRun) -> dict[str, Any] | None:
-    """Return the settings of a run's cell; None if its table no longer has the cell."""
+def find_cell_settings(run: StoredRun) -> dict[str, Any] | None:
+    """Return the settings of a stored run's cell; None if its table no longer has this cell."""
     cell = index_cells(run.table, run.variant).get((run.row, run.column))
     return None if cell is None else shrink_to_scale(cell.config, run.scale)
 
 
 def shrink_to_scale(config: dict[str, Any], scale: str) -> dict[str, Any]:
-    """Return the settings of a cell at a scale of stored runs."""
+    """Shrink the settings of a cell to a scale of stored runs."""
     if scale == FULL:
         return config
     return shrink_to_medium(config, "always" if scale == STAND_IN else "never")
 
 
-def describe_shared_settings(config: dict[str, Any]) -> str:
-    """Describe the settings that a cell shares with other rows: all but the algorithm and its head's depth."""
+def encode_shared_settings(config: dict[str, Any]) -> str:
+    """Encode the settings that a cell shares with other rows: all but the algorithm and the head's depth."""
     model = {k: v for k, v in config["model"].items() if k != "head_depth"}
-    return describe_settings({**config, "model": model}, "algorithm")
+    return encode_cell_settings({**config, "model": model}, "algorithm")
 
 
 def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:
-    """Return the accuracy of the generic model, measured as in the paper."""
+    """Return the G of a stored run, measured as in the paper; without a generic model, its P."""
     found = run.measure(rule)
     return found.get("G", found["P"])
 
 
 def measure_last_rise(curves: Sequence[Curve], rounds: int) -> tuple[float, bool]:
-    """Return how many points a curve rises over the last part of the rounds, and whether that may be noise.
+    """Measure how many points a curve rises over the last part of the rounds, and whether that may be noise.
 
     A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
     It may be noise if its 95 % interval includes 0. The interval is computed from the deviation of all
@@ -336,7 +337,7 @@ def measure_last_rise(curves: Sequence[Curve], rounds: int) -> tuple[float, bool
 
 @dataclass(frozen=True)
 class FittedLine:
-    """A line through the last evaluations of a run, in points of accuracy."""
+    """A straight line through the last evaluations of a run, in points of accuracy."""
 
     points: int
     rise: float  # over the last part of the rounds
@@ -345,7 +346,7 @@ class FittedLine:
 
 
 def fit_line(curve: Curve, rounds: int) -> FittedLine:
-    """Fit a line to the last part of a curve."""
+    """Fit a straight line to the last part of an accuracy curve."""
     length = LAST_PART * rounds
     part = [(t, 100 * v) for t, v in curve if t >= rounds - length]
     center, mean = fmean(t for t, _ in part), fmean(v for _, v in part)

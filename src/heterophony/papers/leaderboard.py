@@ -1,8 +1,8 @@
 """A leaderboard: a folder of entries, each a configuration with a result and a hash per seed.
 
-An entry is a folder with ``config.toml`` and ``entry.json``, and with the algorithm's file if it is
-not built in. A leaderboard may pack entries without code in ``entries.zip``. The hash of a seed is the
-``model_sha256`` of its run, so anyone can check it.
+An entry is a folder with ``config.toml``, ``entry.json`` and, if the algorithm is not built in, its file.
+A leaderboard may pack entries without code in ``entries.zip``. The hash of a seed is the ``model_sha256``
+of its run, so anyone can check it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..core.files import (
 from ..core.own_modules import forget_module, is_own_code
 from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
-from ..results.comparison import extract_measures, find_bounds
+from ..results.comparison import extract_measures, get_measure_bounds
 from ..results.runs import Curve, Run, group_by_series
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
 from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
@@ -60,7 +60,7 @@ BELOW_LOCAL, LOCAL = "below_local", "local"  # a measure that compares with this
 
 @dataclass(frozen=True)
 class SeedResult:
-    """The claims of an entry for one seed."""
+    """The hashes and measures that an entry claims for one seed."""
 
     model_sha256: str
     data_sha256: str
@@ -71,7 +71,7 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class Entry:
-    """One algorithm with its settings on one federation."""
+    """An entry of a leaderboard: one algorithm with its settings on one federation."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -89,13 +89,13 @@ class Entry:
         return get_display_name(self.algorithm_name)
 
     @property
-    def brings_code(self) -> bool:
-        """Return True if the entry has an algorithm file of its own."""
+    def has_own_code(self) -> bool:
+        """Whether the entry contains the file of its algorithm."""
         return is_own_code(self.algorithm_name)
 
     @property
     def setting(self) -> str:
-        """Describe the federation; entries with the same federation are compared."""
+        """The federation in words; entries with the same federation are compared."""
         data = self.config["data"]
         rule = dict(data.get("partition", {}))
         kind = rule.get("kind", "dirichlet")
@@ -105,7 +105,7 @@ class Entry:
         return ", ".join(str(word) for word in words if word)
 
     def list_values(self, measure: str) -> list[float]:
-        """List a measure over the seeds; return an empty list if a seed does not have it."""
+        """List the entry's values of a measure over the seeds; empty if a seed does not have it."""
         values = [s.measures[measure] for s in self.seeds.values() if measure in s.measures]
         return values if len(values) == len(self.seeds) else []
 
@@ -129,7 +129,7 @@ def open_leaderboard(board: Path) -> Iterator[list[Entry]]:
         except FolderError as error:
             raise FolderError(str(error).replace(str(folder), str(archive))) from None
         for entry in entries:
-            if entry.brings_code and entry.folder.parent == folder:
+            if entry.has_own_code and entry.folder.parent == folder:
                 raise FolderError(
                     f"{archive}: {entry.folder.name} brings code of its own; unpack the archive and"
                     " read it first"
@@ -138,7 +138,7 @@ def open_leaderboard(board: Path) -> Iterator[list[Entry]]:
 
 
 def list_entries(board: Path, parents: Sequence[Path]) -> list[Entry]:
-    """Read the entries in these folders by name; for equal names, the later folder wins."""
+    """Read the entries of a leaderboard from these folders; for equal names, the later folder wins."""
     found = {
         path.parent.name: path.parent for p in parents for path in p.glob(f"[!.]*/{ENTRY_FILE}")
     }
@@ -148,21 +148,21 @@ def list_entries(board: Path, parents: Sequence[Path]) -> list[Entry]:
 
 
 def read_entry(folder: Path) -> Entry:
-    """Read one entry."""
+    """Read one entry of a leaderboard; raise FolderError if it is damaged."""
     path = folder / ENTRY_FILE
     content = read_json(path)
     try:
         config = tomllib.loads(read_text_file(folder / CONFIG_FILE))
-        seeds = {int(seed): read_seed(result) for seed, result in content["seeds"].items()}
+        seeds = {int(seed): parse_seed_result(result) for seed, result in content["seeds"].items()}
         entry = Entry(folder, config, seeds, str(content.get("remark", "")))
         complete = bool(seeds) and bool(entry.setting) and bool(entry.algorithm)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, FileNotFoundError):
         complete = False
     if not complete:
         raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
-    if entry.brings_code and not is_file(folder / ALGORITHM_FILE):
+    if entry.has_own_code and not is_file(folder / ALGORITHM_FILE):
         raise FolderError(f"{folder} has no {ALGORITHM_FILE}, which its configuration names")
-    if entry.brings_code and not entry.algorithm_name.startswith(f"{ALGORITHM_MODULE}:"):
+    if entry.has_own_code and not entry.algorithm_name.startswith(f"{ALGORITHM_MODULE}:"):
         raise FolderError(
             f"{folder / CONFIG_FILE} names {entry.algorithm_name}; the code of an entry is its"
             f" {ALGORITHM_FILE}: write {ALGORITHM_MODULE}:{entry.algorithm}"
@@ -170,8 +170,8 @@ def read_entry(folder: Path) -> Entry:
     return entry
 
 
-def read_seed(result: Mapping[str, Any]) -> SeedResult:
-    """Parse the claims of an entry for one seed; raise ValueError if they are invalid."""
+def parse_seed_result(result: Mapping[str, Any]) -> SeedResult:
+    """Parse an entry's result for one seed; raise ValueError if it is invalid."""
     measures = {k: float(v) for k, v in result["measures"].items() if k in MEASURES}
     clients = {str(k): float(v) for k, v in result.get("clients", {}).items()}
     curves = {
@@ -215,9 +215,9 @@ class RankedEntry:
         }
 
     def limit_interval(self, measure: str) -> tuple[float, float] | None:
-        """Return an interval, cut off at the smallest and the largest possible value."""
+        """Return the interval of a measure, cut off at its smallest and largest possible value."""
         task = self.entry.config["data"].get("task")
-        lowest, highest = find_bounds(measure, self.entry.list_values(measure), task)
+        lowest, highest = get_measure_bounds(measure, self.entry.list_values(measure), task)
         found = self.intervals[measure]
         return found and (max(found[0], lowest), min(found[1], highest))
 
@@ -247,18 +247,18 @@ class Ranking:
 
 
 def build_rankings(entries: Sequence[Entry]) -> list[Ranking]:
-    """Build a ranking for each setting."""
+    """Build the rankings of a leaderboard, one for each setting."""
     settings = dict.fromkeys(entry.setting for entry in entries)
     return [build_ranking(s, [e for e in entries if e.setting == s]) for s in settings]
 
 
 def build_ranking(setting: str, entries: Sequence[Entry]) -> Ranking:
-    """Compare the entries of one setting, paired by seed and data."""
+    """Rank the entries of one setting, paired by seed and data."""
     common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
     comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
     local = next((e for e in entries if e.algorithm_name == LOCAL), None)
     rows = [
-        build_row(
+        build_ranked_entry(
             entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons}, local
         )
         for entry in entries
@@ -268,21 +268,21 @@ def build_ranking(setting: str, entries: Sequence[Entry]) -> Ranking:
 
 
 def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
-    """Return True if two entries have the same data for a seed."""
+    """Return True if two entries used the same data with a seed."""
     mine, theirs = entry.seeds.get(seed), other.seeds.get(seed)
     return mine is not None and theirs is not None and mine.data_sha256 == theirs.data_sha256
 
 
-def select_ranked(entries: Sequence[Entry], measure: str) -> list[Entry]:
-    """Select the entries that have a measure, because some algorithms have no generic model."""
+def select_entries_with(entries: Sequence[Entry], measure: str) -> list[Entry]:
+    """Select the entries that have a measure; algorithms without a generic model have no G."""
     return [e for e in entries if e.list_values(measure)]
 
 
 def rank_entries(
     entries: Sequence[Entry], seeds: Sequence[int], measure: str
 ) -> RankComparison | None:
-    """Compare ranks over seeds; None with fewer than two seeds or entries."""
-    ranked = select_ranked(entries, measure)
+    """Compare the ranks of entries over seeds; None with fewer than two seeds or entries."""
+    ranked = select_entries_with(entries, measure)
     if len(ranked) < 2 or len(seeds) < 2:
         return None
     return compare_ranks([[e.seeds[s].measures[measure] for e in ranked] for s in seeds])
@@ -292,14 +292,14 @@ def get_rank(
     comparison: RankComparison | None, entries: Sequence[Entry], entry: Entry, measure: str
 ) -> float | None:
     """Return an entry's average rank; None if it was not ranked."""
-    ranked = select_ranked(entries, measure)
+    ranked = select_entries_with(entries, measure)
     return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
 
 
-def build_row(
+def build_ranked_entry(
     entry: Entry, ranks: Mapping[str, float | None], local: Entry | None = None
 ) -> RankedEntry:
-    """Build the row of an entry: means and intervals over its seeds, and its ranks."""
+    """Build a ranked entry: its means and intervals over the seeds, and its ranks."""
     values = {m: v for m in MEASURES if (v := entry.list_values(m))}
     intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
     if local is not None and entry is not local and (below := list_shares_below(entry, local)):
@@ -341,7 +341,7 @@ ALWAYS_SHOWN = (*RANKED, "worst10")
 
 
 def build_ranking_table(ranking: Ranking) -> ResultTable:
-    """Build the table of one setting; ranks that do not differ from the best are bold."""
+    """Build the table of a leaderboard's setting; ranks that do not differ from the best are bold."""
     shown = [k for k in COLUMNS if k in ALWAYS_SHOWN or any(k in r.means for r in ranking.rows)]
     columns: Columns = ["algorithm"]
     for key in shown:
@@ -358,7 +358,7 @@ def build_ranking_table(ranking: Ranking) -> ResultTable:
 
 
 def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
-    """Make the cell of an average rank, bold if it does not differ from the best."""
+    """Make the table cell of an entry's average rank, bold if it does not differ from the best."""
     rank, compared = row.ranks[measure], ranking.comparisons[measure]
     if rank is None or compared is None:
         return Cell()
@@ -368,7 +368,7 @@ def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
 
 
 def describe_ranks(ranking: Ranking) -> str:
-    """Describe which ranks differ and over how many seeds."""
+    """Describe how far ranks must be apart to differ, and over how many seeds they are computed."""
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"
@@ -385,7 +385,7 @@ def describe_ranks(ranking: Ranking) -> str:
 
 @dataclass(frozen=True)
 class CheckedSeed:
-    """A seed that was repeated: the entry's claim and the result here."""
+    """A seed of an entry that was repeated: the hash that the entry claims, and the hash found here."""
 
     entry: str
     seed: int
@@ -394,13 +394,14 @@ class CheckedSeed:
 
     @property
     def equal(self) -> bool:
+        """Whether the hashes are equal."""
         return self.claimed == self.found
 
 
 def add_entries(
     board: Path, runs: Sequence[Run], code: Path | None = None, remark: str = ""
 ) -> dict[Path, int]:
-    """Add finished runs as entries, one per series, all or none; return each folder's seeds."""
+    """Add finished runs to a leaderboard, one entry per series, all or none; return the number of seeds by folder."""
     for run in runs:
         if run.summary is None:
             raise FolderError(f"{run.folder} has not finished; resume it first")
@@ -413,7 +414,7 @@ def add_entries(
     added: dict[Path, int] = {}
     try:
         for group in group_by_series(runs).values():
-            config, folder = prepare_config(group[0], code), board / name_entry(group[0])
+            config, folder = format_entry_config(group[0], code), board / name_entry(group[0])
             seeds = {run.seed: describe_seed(run) for run in group}
             write_entry(folder, config, seeds, code, remark)
             added[folder] = len(group)
@@ -425,7 +426,7 @@ def add_entries(
 
 
 def names_federation(config: Mapping[str, Any]) -> bool:
-    """Return True if a run's configuration has the settings that describe an entry."""
+    """Return True if a run's configuration names an algorithm, data and clients, as an entry needs."""
     algorithm, data = config.get("algorithm"), config.get("data")
     if not isinstance(algorithm, dict) or not isinstance(data, dict):
         return False
@@ -434,7 +435,7 @@ def names_federation(config: Mapping[str, Any]) -> bool:
 
 
 def name_entry(run: Run) -> str:
-    """Name the folder of an entry: data, heterogeneity and algorithm."""
+    """Return the folder name of a run's entry: data, heterogeneity and algorithm."""
     data = run.config["data"]
     rule = data.get("partition", {})
     words = [data["name"], rule.get("kind", ""), rule.get("alpha", ""), data["clients"], run.series]
@@ -442,8 +443,8 @@ def name_entry(run: Run) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-")
 
 
-def prepare_config(run: Run, code: Path | None) -> str:
-    """Return the configuration of an entry; it names the entry's file if the algorithm is not built in."""
+def format_entry_config(run: Run, code: Path | None) -> str:
+    """Return the text of an entry's config.toml, which names the entry's file if the algorithm is not built in."""
     text = (run.folder / CONFIG_FILE).read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
     if not is_own_code(name):
@@ -454,7 +455,7 @@ def prepare_config(run: Run, code: Path | None) -> str:
 
 
 def describe_seed(run: Run) -> dict[str, Any]:
-    """Return the claims of an entry for one seed."""
+    """Describe a run as the result of one seed in an entry: its hashes and measures."""
     assert run.summary is not None
     measures = extract_measures(run.summary)
     if run.summary.new_clients is not None:
@@ -476,7 +477,7 @@ def write_entry(
     code: Path | None = None,
     remark: str = "",
 ) -> None:
-    """Write an entry: its configuration, the result of each seed and, if any, its algorithm's file."""
+    """Write an entry of a leaderboard: its configuration, the result of each seed and its algorithm's file, if any."""
     if folder.exists():
         raise FolderError(f"{folder} already exists; remove it to add the entry again")
     content: dict[str, Any] = {"seeds": {str(s): dict(r) for s, r in sorted(seeds.items())}}
@@ -491,14 +492,14 @@ def write_entry(
 def choose_entries(
     every: Sequence[Entry], names: Sequence[str], seed: int | None, trust: bool, board: str
 ) -> list[tuple[Entry, int]]:
-    """Choose entries by name, or all, each with the seed to repeat; default: its first seed.
+    """Choose the entries to check, by name or all, each with the seed to repeat (default: its first).
 
     Raise ConfigError for an unknown name or seed, or for an entry with its own code without ``trust``.
     """
     entries = {entry.folder.name: entry for entry in every}
     chosen = [choose(entries, name, board) for name in names or entries]
     for entry in chosen:
-        if entry.brings_code and not trust:
+        if entry.has_own_code and not trust:
             raise ConfigError(
                 f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it,"
                 " then add --trust"
@@ -514,13 +515,13 @@ def check_seed(
 ) -> CheckedSeed:
     """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash.
 
-    If the entry has code of its own, that code runs: ``choose_entries`` requires the user's trust.
+    This runs the code of an entry that has its own, for which ``choose_entries`` requires ``trust``.
     """
-    code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
+    code = entry.folder / ALGORITHM_FILE if entry.has_own_code else None
     path = entry.folder / CONFIG_FILE
     with temporary_folder() as temporary, load_entry_code(code):
         config = read_config(path, [*overrides, f"seed={seed}"])
-        if config.engine.address is not None and not chooses_cluster(overrides):
+        if config.engine.address is not None and not overrides_cluster(overrides):
             raise ConfigError(
                 f"{path} names a Ray cluster, which would receive your token; add"
                 " -c engine.name=pool"
@@ -537,7 +538,7 @@ def check_seed(
 
 
 def build_check_table(found: Sequence[CheckedSeed]) -> ResultTable:
-    """Build the table of repeated seeds."""
+    """Build the table of checked entries, with the hashes of their repeated seeds."""
     rows = [
         [c.entry, str(c.seed), "equal" if c.equal else "differs", c.claimed[:12], c.found[:12]]
         for c in found
@@ -547,15 +548,15 @@ def build_check_table(found: Sequence[CheckedSeed]) -> ResultTable:
     return ResultTable.build(columns, rows, "entries, each with one seed repeated", [differs])
 
 
-def chooses_cluster(overrides: Sequence[str]) -> bool:
-    """Return True if the user chooses the engine or the address of its cluster."""
+def overrides_cluster(overrides: Sequence[str]) -> bool:
+    """Return True if ``-c`` settings choose the engine or the address of its cluster."""
     keys = [pair.partition("=")[0].strip() for pair in overrides]
     return "engine.address" in keys or "engine.name" in keys
 
 
 @contextmanager
 def load_entry_code(code: Path | None) -> Iterator[None]:
-    """Load the file of an entry as the module that its configuration names; unload it afterwards."""
+    """Import an entry's algorithm file as the module that its configuration names, inside the block."""
     if code is None:
         yield
         return

@@ -10,13 +10,13 @@ from ..core.settings import flatten_config
 from ..engines.base import count_cores
 from ..results.table import Column, Columns, ResultTable, Rows, Value
 from .reproduce import TableSelection
-from .result_table import format_title, list_scale_notes
+from .result_table import format_table_title, list_scale_notes
 from .scaling import choose_seeds, estimate_seconds, format_duration, measure_speed
 from .table import Cell, PublishedTable, TableScale, describe_variants, load_tables
 
 
 def list_paper_tables() -> list[dict[str, Any]]:
-    """List all tables and figures, one line each."""
+    """List all published tables and figures, for ``heterophony list papers``."""
     return [
         {
             "name": e.name,
@@ -36,7 +36,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScaleCost:
-    """A table at one scale: the number of its runs, of those whose data are here, and the seconds of all."""
+    """The cost of a published table at one scale: all runs, runs whose data are here, and seconds."""
 
     runs: int
     here: int
@@ -45,7 +45,7 @@ class ScaleCost:
 
 @dataclass(frozen=True)
 class TableCost:
-    """The cost of a table on this machine at every scale."""
+    """The cost of a published table on this machine at every scale."""
 
     name: str
     what: str
@@ -60,7 +60,7 @@ class TableCost:
 
 
 def estimate_tables() -> list[TableCost]:
-    """Estimate the cost of every table on this machine."""
+    """Estimate the cost of every published table on this machine."""
     speed, cores = measure_speed(), count_cores()
     return [
         TableCost(t.name, t.what, {s: estimate_scale(t, s, speed, cores) for s in TableScale})
@@ -71,7 +71,7 @@ def estimate_tables() -> list[TableCost]:
 def estimate_scale(
     published: PublishedTable, scale: TableScale, speed: float, cores: int
 ) -> ScaleCost:
-    """Estimate the cost of a table at one scale."""
+    """Estimate the cost of a published table at one scale."""
     if not any(c.needs is None for c in published.cells):
         return ScaleCost(0, 0, None)
     table = TableSelection(published, scale, "*", "*", choose_seeds(published, scale))
@@ -81,7 +81,7 @@ def estimate_scale(
 
 
 def build_cost_table(costs: Sequence[TableCost]) -> ResultTable:
-    """Build the list of all tables with their cost at every scale."""
+    """Build the table of all published tables with their cost at every scale."""
     columns: Columns = ["table", "what"]
     for scale in TableScale:
         columns += [Column(f"{scale}: runs here"), Column("time")]
@@ -104,14 +104,14 @@ def build_cost_table(costs: Sequence[TableCost]) -> ResultTable:
 
 @dataclass(frozen=True)
 class CellCost:
-    """A cell, and the seconds that one run takes here; None if it cannot be run."""
+    """A cell of a published table, and the seconds of one run here; None if it cannot be run."""
 
     cell: Cell
     seconds: float | None
 
 
 def estimate_cells(table: TableSelection) -> list[CellCost]:
-    """Estimate the cost of every distinct cell of a selection."""
+    """Estimate the cost of every distinct cell of a published table's selection."""
     speed, cores = measure_speed(), count_cores()
     return [
         CellCost(c, None if c.needs else estimate_seconds(c.config, speed, cores))
@@ -120,7 +120,7 @@ def estimate_cells(table: TableSelection) -> list[CellCost]:
 
 
 def describe_cell(table: TableSelection, cost: CellCost) -> dict[str, Any]:
-    """Describe a cell as plain data for JSON."""
+    """Return a cell of a published table and its cost as plain data for JSON."""
     cell = cost.cell
     stands_for = table.stand_ins.get(cell.column, ())
     printed = {k: {"value": n.value, "std": n.std} for k, n in cell.printed.items()}
@@ -137,7 +137,7 @@ def describe_cell(table: TableSelection, cost: CellCost) -> dict[str, Any]:
 
 
 def build_cell_table(table: TableSelection, costs: Sequence[CellCost]) -> ResultTable:
-    """Build the list of a table's cells with their costs and the settings that differ."""
+    """Build the table of a published table's cells, with their cost and distinct settings."""
     shared = find_common_settings([flatten_settings(c.cell.config) for c in costs])
     rows = []
     for cell, seconds in ((c.cell, c.seconds) for c in costs):
@@ -150,14 +150,14 @@ def build_cell_table(table: TableSelection, costs: Sequence[CellCost]) -> Result
     places = ["in place of"] if table.stand_ins else ["column", "printed"]
     columns = ["row", *places, "each run", "settings of its own"]
     return ResultTable.build(
-        columns, rows, format_title(table), list_cell_notes(table, costs, shared)
+        columns, rows, format_table_title(table), list_cell_notes(table, costs, shared)
     )
 
 
 def list_cell_notes(
     table: TableSelection, costs: Sequence[CellCost], shared: Mapping[str, str]
 ) -> list[str]:
-    """List the common settings of all cells, the measurement rule and what cannot be run."""
+    """List the notes below the cells: common settings, measurement rule, and cells that cannot be run."""
     how, seeds = table.published.measured, ", ".join(map(str, table.seeds))
     able = [c.seconds for c in costs if c.seconds is not None]
     together = "\n".join(f"{k} = {v}" for k, v in shared.items())
@@ -173,7 +173,7 @@ def list_cell_notes(
 
 
 def find_common_settings(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the settings that all cells share."""
+    """Return the settings that all cells have in common."""
     first, *others = configs
     return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
 
@@ -184,7 +184,7 @@ def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_variant_table(table: PublishedTable) -> ResultTable:
-    """Build the list of a table's variants: what each changes, why, and its source."""
+    """Build the table of a published table's variants: what each changes, why, and its source."""
     columns: Columns = [Column("variant", "name", "text"), "what", "reason", "source"]
     rows = [list(variant.values()) for variant in describe_variants(table, table.variants)]
     title = f"{table.paper}, {table.where}: variants" if rows else ""

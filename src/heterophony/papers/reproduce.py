@@ -43,7 +43,7 @@ OpenProgress = Callable[[Sequence[RunFolder]], AbstractContextManager[RunsProgre
 
 @dataclass(frozen=True)
 class CellRun:
-    """One run of a cell, with one seed."""
+    """One run of a published table's cell, with one seed."""
 
     cell: Cell
     seed: int
@@ -59,17 +59,18 @@ class CellRun:
 
     @property
     def config(self) -> dict[str, Any]:
+        """The settings of the cell, with the seed."""
         return {**self.cell.config, "seed": self.seed}
 
     def compute_selection_probabilities(self, clients: int) -> list[float]:
-        """Compute the probability of each client in one draw, in client order."""
+        """Compute the probability that one draw selects each client, in client order."""
         rule, _ = parse_participation(self.cell.config.get("participation", {}))
         return [float(p) for p in rule.compute_probabilities(clients, self.seed)]
 
 
 @dataclass(frozen=True)
 class TableSelection:
-    """The rows, columns and seeds of a table to run, and the scale."""
+    """The part of a published table to run: its rows, columns and seeds, at one scale."""
 
     published: PublishedTable
     scale: TableScale
@@ -103,7 +104,7 @@ class TableSelection:
         return [replace(c, config=self.scale_config(c.config)) for c in chosen]
 
     def scale_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a configuration of the table at this scale, with its checkpoint."""
+        """Shrink a configuration of the table to this scale, and add the checkpoint."""
         shrink = SHRINK_CONFIG.get(self.scale)
         small = shrink(config) if shrink else deepcopy(dict(config))
         if self.checkpoint is not None:
@@ -112,7 +113,7 @@ class TableSelection:
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
-        """Cells whose run at this scale equals that of an earlier cell, mapped to that cell."""
+        """Cells with the same run as an earlier cell at this scale, mapped to the earlier cell."""
         seen: dict[str, Cell] = {}
         out = {}
         for cell in self.selected_cells:
@@ -142,7 +143,7 @@ class TableSelection:
         return {k: tuple(c for c in owners if first_of[c] == first_of[k]) for k in owners}
 
     def describe_column(self, cell: Cell) -> str:
-        """Name a cell's column; below full scale, the data that replace those of the paper."""
+        """Name a cell's column or, below full scale, the data that replace the paper's."""
         if not self.stand_ins:
             return cell.column
         return f"{cell.config['data']['name']} in place of {cell.column}"
@@ -157,7 +158,7 @@ class TableSelection:
         return None
 
     def describe_duplicates(self) -> list[str]:
-        """Describe which rows or columns become the same at this scale."""
+        """List the rows or columns that become the same at this scale, in words."""
         pairs: dict[str, str] = {}
         for (row, column), first in self.duplicates.items():
             if column == first.column:
@@ -174,7 +175,7 @@ class TableSelection:
 
 
 def create_run_folders(table: TableSelection, parent: Path) -> None:
-    """Create the folder and configuration of every run before any run starts, so that all can resume."""
+    """Create the run folders of a table before any run starts, so that all can resume."""
     if (parent / "config.toml").exists():
         raise FolderError(f"{parent} is the folder of a single run; choose another --out")
     for task in table.runs:
@@ -188,7 +189,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 
 
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
-    """Check, without the data, that an existing folder holds the same cell."""
+    """Raise FolderError if an existing run folder holds a run with other settings than the cell's."""
     try:
         written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
@@ -215,7 +216,7 @@ def fill_group_clients(settings: dict[str, Any]) -> dict[str, Any]:
 def find_differences(
     expected: Mapping[str, Any], written: Any, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield settings that differ from the expected ones; settings not in ``expected`` are not compared."""
+    """Yield the settings of a run that differ from a cell's; settings not in ``expected`` are not compared."""
     if not prefix:
         expected, written = rename_sections(expected), rename_sections(written)
     for key, value in expected.items():
@@ -227,7 +228,7 @@ def find_differences(
 
 
 def list_unfinished(table: TableSelection, parent: Path) -> list[CellRun]:
-    """List the runs that are not finished."""
+    """List the runs of a table that are not finished."""
     return [
         t
         for t in table.runs
@@ -236,7 +237,7 @@ def list_unfinished(table: TableSelection, parent: Path) -> list[CellRun]:
 
 
 def read_finished(table: TableSelection, parent: Path) -> Iterator[tuple[CellRun, list[Event]]]:
-    """Yield finished runs with their events, one at a time to save memory."""
+    """Yield the finished runs of a table with their events, one at a time to save memory."""
     for task in table.runs:
         events = list(RunFolder(parent / task.folder_name).iterate_events())
         if is_finished(events):
@@ -282,7 +283,7 @@ MEASURE_BOUNDS: dict[str, dict[str, float]] = {
 
 
 def describe_number(number: verdicts.ComparedNumber) -> dict[str, Any]:
-    """Describe a compared number as plain data for JSON."""
+    """Return a compared number of a table as plain data for JSON."""
     printed, bounds = number.printed, MEASURE_BOUNDS.get(number.measure, {})
     interval = compute_confidence_interval(number.values, **bounds)
     return {
@@ -310,7 +311,7 @@ def describe_number(number: verdicts.ComparedNumber) -> dict[str, Any]:
 def build_result(
     table: TableSelection, parent: Path, failed: Mapping[str, str]
 ) -> ReproductionResult:
-    """Compare our numbers with the printed ones; runs that are not finished are left out.
+    """Compare our numbers in a table with the printed ones; unfinished runs are left out.
 
     ``failed`` maps the folder names of runs that failed to the reason.
     """
@@ -347,7 +348,7 @@ def hash_checkpoint(table: TableSelection) -> str | None:
 def measure_cells(
     table: TableSelection, parent: Path
 ) -> tuple[dict[CellKey, verdicts.ValuesBySeed], dict[CellKey, str]]:
-    """Measure the finished runs of each cell; also return remarks on their data."""
+    """Measure the finished runs of each cell of a table; also return remarks on their data."""
     measured: dict[CellKey, verdicts.ValuesBySeed] = {}
     remarks: dict[CellKey, str] = {}
     for task, events in read_finished(table, parent):
@@ -363,7 +364,7 @@ def measure_cells(
 def explain_incomparable(
     table: TableSelection, failed: Mapping[str, str], remarks: Mapping[CellKey, str]
 ) -> dict[CellKey, str]:
-    """Explain for each incomparable cell why it cannot be compared with the printed number."""
+    """Explain, by cell, why numbers cannot be compared with the printed ones."""
     reasons = dict[CellKey, str]()
     if table.scale is not TableScale.full:
         reasons = {get_cell_key(c): f"{table.scale} scale" for c in table.selected_cells}
@@ -378,6 +379,7 @@ def explain_incomparable(
 
 
 def get_cell_key(cell: Cell) -> CellKey:
+    """Return the row and column of a cell."""
     return cell.row, cell.column
 
 
@@ -397,6 +399,7 @@ class DueRun:
 
     @property
     def rounds(self) -> int:
+        """The number of rounds in the settings."""
         rounds: int = self.cell_run.cell.config["rounds"]
         return rounds
 
@@ -409,7 +412,7 @@ def run_table(
     open_progress: OpenProgress,
     note: Callable[[str], None],
 ) -> ReproductionResult:
-    """Execute the remaining runs of a table in this folder; compare its numbers with the printed ones.
+    """Execute the remaining runs of a published table; compare its numbers with the printed ones.
 
     ``overrides`` are settings of the engine. ``open_progress`` shows the progress of run folders;
     ``note`` receives the estimated duration and warnings.
@@ -436,7 +439,7 @@ def pretrain_table(
     open_progress: OpenProgress,
     note: Callable[[str], None],
 ) -> TableSelection:
-    """Train the checkpoint of a table unless it exists; return the table that starts from it."""
+    """Train the checkpoint of a table unless it exists; return the table with this checkpoint."""
     checkpoint = parent / CHECKPOINT_FILE
     found = replace(table, checkpoint=checkpoint)
     if not checkpoint.exists() and list_unfinished(found, parent):
@@ -479,7 +482,7 @@ def run_due(
     progress: RunsProgress,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
-    """Run the due runs; return by folder name which runs diverged, and why."""
+    """Execute the due runs of a table; return the folder names of diverged runs with the reasons."""
     runs = {d.folder: replace(read_spec(d.folder, overrides), name=d.label) for d in due}
     short = max((d.seconds for d in due), default=0.0) < SHORT_RUN_SECONDS
     workers = workers or (cores if short else None)

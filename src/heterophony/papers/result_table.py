@@ -1,4 +1,4 @@
-"""A reproduced table, with our numbers next to the printed ones, for a terminal and as files."""
+"""A reproduced table with our numbers next to the printed ones: for a terminal and as files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CSV_COLUMNS = (
 
 
 def build_paper_table(result: ReproductionResult) -> ResultTable:
-    """Build the table; only cells that were run as printed have printed numbers and verdicts."""
+    """Build the reproduced table; only cells run as printed have printed numbers and verdicts."""
     keys: Sequence[str] = AS_PRINTED
     columns = {**TEXT_COLUMNS, **NUMBER_COLUMNS}
     if result.table.stand_ins:
@@ -53,12 +53,12 @@ def build_paper_table(result: ReproductionResult) -> ResultTable:
         place = ["in_place_of"] if several else []
         keys = ["row", "setup", *place, "measure", "ours", "last10"]
         columns["setup"] = replace(columns["setup"], drop=0)
-    rows = [[list_cells(line)[key] for key in keys] for line in result.numbers]
-    return ResultTable.build([columns[key] for key in keys], rows, format_title(result.table))
+    rows = [[list_number_cells(line)[key] for key in keys] for line in result.numbers]
+    return ResultTable.build([columns[key] for key in keys], rows, format_table_title(result.table))
 
 
-def list_cells(line: ComparedNumber) -> dict[str, Value]:
-    """List the cells for a compared number, by the keys of their columns."""
+def list_number_cells(line: ComparedNumber) -> dict[str, Value]:
+    """Return the table cells of a compared number, by the keys of their columns."""
     digits, printed = (4 if line.measure == "score" else 2), line.printed
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
     return {
@@ -68,23 +68,23 @@ def list_cells(line: ComparedNumber) -> dict[str, Value]:
         "in_place_of": ", ".join(line.in_place_of),
         "measure": f"{line.measure_label}, {line.unit}" if line.unit else line.measure_label,
         "printed": Cell(printed.value, printed.std, form=f".{digits}f") if printed else None,
-        "ours": average(line.values, digits),
-        "last10": average(line.last10, digits),
+        "ours": build_average_cell(line.values, digits),
+        "last10": build_average_cell(line.last10, digits),
         "difference": Cell(line.difference, form=f"+.{digits}f"),
         "verdict": verdict,
     }
 
 
-def average(values: Sequence[float], digits: int) -> Cell:
-    """Return the mean and, for several values, their sample standard deviation."""
+def build_average_cell(values: Sequence[float], digits: int) -> Cell:
+    """Return a table cell with the mean and, for several values, the sample standard deviation."""
     if not values:
         return Cell()
     std = stdev(values) if len(values) > 1 else None
     return Cell(fmean(values), std, form=f".{digits}f")
 
 
-def format_title(table: TableSelection) -> str:
-    """Return a table's title: paper, place, content and, if any, its variant and scale."""
+def format_table_title(table: TableSelection) -> str:
+    """Return the title of a reproduced table: paper, place, content and, if any, variant and scale."""
     found = table.published
     title = f"{found.paper}, {found.where}: {found.what}"
     if found.variant:
@@ -96,7 +96,7 @@ def format_title(table: TableSelection) -> str:
 
 
 def save_paper_table(result: ReproductionResult, folder: Path) -> None:
-    """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``.
+    """Write a reproduced table as ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``.
 
     File names include the variant, as in ``table--momentum-0.json``.
     """
@@ -114,7 +114,7 @@ def save_paper_table(result: ReproductionResult, folder: Path) -> None:
 
 
 def build_csv_table(result: ReproductionResult) -> ResultTable:
-    """Build the table with a column for each number."""
+    """Build the reproduced table for CSV, with a column for each number."""
     rows: Rows = [
         [
             *(result.table.published.variant, line.row, line.label, "; ".join(line.in_place_of)),
@@ -137,7 +137,7 @@ def get_file_suffix(table: PublishedTable) -> str:
 
 
 def describe_paper_table(result: ReproductionResult) -> list[str]:
-    """Describe the table: its title, how its numbers are measured and which claims hold."""
+    """Describe a reproduced table: its title, how its numbers are measured and which claims hold."""
     table, how = result.table, result.table.published.measured
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
@@ -147,7 +147,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
         *describe_chosen_variants(table.published),
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
-        *describe_marks(result),
+        *describe_averaged_measures(result),
         *describe_diverged(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
@@ -170,24 +170,24 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
     return [*run, f"{note[0].upper()}{note[1:]}."]
 
 
-def describe_marks(result: ReproductionResult) -> list[str]:
-    """Explain the mark of measures for which personal parameters were averaged, if it occurs."""
+def describe_averaged_measures(result: ReproductionResult) -> list[str]:
+    """Explain the mark of measures whose personal parameters were averaged, if a number has it."""
     return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
 
 
 def describe_diverged(result: ReproductionResult) -> list[str]:
-    """List the runs that diverged; their rows show the other seeds only."""
+    """Describe the runs that diverged, which are left out of the numbers."""
     return [f"Diverged and left out of the numbers: {run}." for run in result.diverged]
 
 
 def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
-    """List the notes that a reader of the table in a terminal needs."""
+    """List the notes below a reproduced table in a terminal."""
     table, suffix = result.table, get_file_suffix(result.table.published)
     claimed = result.claims or table.published.claims
     labels = dict.fromkeys(f"run here: {n.label}" for n in result.numbers if n.in_place_of)
     return [
         *describe_chosen_variants(table.published),
-        *describe_marks(result),
+        *describe_averaged_measures(result),
         *describe_diverged(result),
         *([] if claimed else ["this table claims no ordering"]),
         *(describe_claim(claim, table.published.measured.rounds) for claim in result.claims),
@@ -201,6 +201,6 @@ def list_result_notes(result: ReproductionResult, folder: Path) -> list[str]:
 
 
 def list_scale_notes(table: TableSelection) -> list[str]:
-    """Describe what the scale changes and which rows or columns become the same."""
+    """Describe what the scale of a table changes and which rows or columns become the same."""
     note = SCALE_NOTES.get(table.scale)
     return [note, *table.describe_duplicates()] if note else []

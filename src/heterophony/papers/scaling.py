@@ -1,4 +1,4 @@
-"""The quick and medium scales: smaller settings for the cells of tables, and estimates of cost.
+"""The quick and medium scales of published tables: smaller settings, and estimates of cost.
 
 The quick scale keeps a table's structure on the embedded digits and a small net, in minutes; its
 numbers cannot be compared with the printed ones and say nothing about the paper's data.
@@ -38,7 +38,6 @@ CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, w
 MAX_BATCH = 20
 MAX_HEAD_DEPTH = 2  # at most, of the small net
 ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
-FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
 QUICK_SCALE_NOTE = (
     "quick scale: the embedded digits replace images, with a small net, a fifth of the clients"
     " and 10 to 50 rounds; nothing here was run as printed, so there is no verdict on the paper"
@@ -56,7 +55,7 @@ def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
     data["clients"] = clients
     training["batch"] = min(training.get("batch", MAX_BATCH), MAX_BATCH)
     if data["name"] in TEXT_DATASETS:
-        reduce_windows(small)
+        reduce_text_windows(small)
         small["evaluation"] = {"every": ROUND_BOUNDS[1]}  # once
     else:
         substitute_dataset(small, data)
@@ -65,7 +64,7 @@ def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reduce_quick_rounds(small: dict[str, Any], training: Mapping[str, Any]) -> None:
-    """Reduce the rounds and those settings of algorithms that count rounds."""
+    """Reduce the rounds to the quick scale, and with them the algorithm's settings that count rounds."""
     low, high = ROUND_BOUNDS
     before = small["rounds"]
     after = before // 40 if "steps" in training else TOTAL_EPOCHS // training.get("epochs", 1)
@@ -75,16 +74,13 @@ def reduce_quick_rounds(small: dict[str, Any], training: Mapping[str, Any]) -> N
 
 def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> None:
     """Scale the settings of an algorithm that count rounds, from ``before`` to ``after`` rounds."""
-    for key in (
-        *ROUND_SETTINGS,
-        *(FEDCAC_ROUND_SETTING[1:] if algorithm["name"] == FEDCAC_ROUND_SETTING[0] else ()),
-    ):
+    for key in (*ROUND_SETTINGS, *(["beta"] if algorithm["name"] == "fedcac" else [])):
         if key in algorithm:
             algorithm[key] = max(1, algorithm[key] * after // before)
 
 
-def reduce_windows(small: dict[str, Any]) -> None:
-    """Use a tenth of every client's text."""
+def reduce_text_windows(small: dict[str, Any]) -> None:
+    """Reduce every client's text to a tenth of its windows."""
     partition = small["data"]["partition"]
     for key in ("min_train", "min_test", "train_windows", "test_windows"):
         if key in partition:
@@ -92,7 +88,7 @@ def reduce_windows(small: dict[str, Any]) -> None:
 
 
 def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
-    """Replace images by the digits, partitioned by the same rule, and choose a net for them."""
+    """Replace images by the digits at the quick scale, with the same partition and a smaller net."""
     classes = CLASS_COUNTS.get(data["name"], STAND_IN_CLASSES)
     kept = {k: v for k, v in data.items() if k in ("clients", "partition", "train_fraction")}
     small["data"] = {**kept, "name": STAND_IN_DATASET}
@@ -118,7 +114,7 @@ def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def substitute_groups(model: dict[str, Any]) -> None:
-    """Replace a group of different nets by nets for images of 8x8, of several kinds or widths."""
+    """Replace a group of different nets by nets for 8x8 images, of several kinds or widths."""
     names = NET_GROUPS[model.pop("groups")]
     if any("@" in name for name in names):
         names = tuple(name.replace(name.split("@")[0], "digitsnet") for name in names)
@@ -128,7 +124,7 @@ def substitute_groups(model: dict[str, Any]) -> None:
 
 
 def reduce_class_shards(partition: dict[str, Any], classes: int) -> None:
-    """Reduce the number of classes per client if ten classes stand in for more."""
+    """Reduce the number of classes per client if a data set of ten classes replaces one with more."""
     if partition.get("kind") == "shards" and classes > STAND_IN_CLASSES:
         share = sqrt(partition["per_client"] / classes)
         partition["per_client"] = max(1, round(STAND_IN_CLASSES * share))
@@ -185,17 +181,17 @@ def shrink_to_medium(
     """
     small = deepcopy(dict(config))
     if small["data"]["name"] in TEXT_DATASETS:
-        reduce_windows(small)
+        reduce_text_windows(small)
     else:
-        shrink_data(small["data"], stand_ins)
+        shrink_dataset(small["data"], stand_ins)
         shrink_model(small["model"])
         raise_learning_rate(small, config["data"]["name"])
     reduce_medium_rounds(small)
     return small
 
 
-def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
-    """Use the small version of a data set, or its stand-in on this machine."""
+def shrink_dataset(data: dict[str, Any], stand_ins: StandInUse) -> None:
+    """Replace a cell's data set by its small version, or by a stand-in if that is not on this machine."""
     full = data["name"]
     if full in SMALL_DATASETS.values():
         return  # a table on a small data set stays as it is
@@ -212,7 +208,7 @@ def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
 
 
 def limit_own_images(partition: dict[str, Any], small: str) -> None:
-    """Limit a client's images to the size of a class, because it may draw all of them from one class."""
+    """Limit how many images a client draws to the size of a class, as all may be of one class."""
     if partition.get("kind") != OWN_SIZE_PARTITION:
         return
     usual, of_class = (
@@ -233,7 +229,7 @@ def keeps_dataset(full: str, small: str) -> bool:
 
 
 def shrink_model(model: dict[str, Any]) -> None:
-    """Use the small net of the same kind; its head has as many layers as that of the table's net."""
+    """Replace a cell's net by the small net of the same kind, with the same number of layers in the head."""
     full = model.get("name")  # different nets stay as they are
     if full in SMALL_MODELS:
         model.setdefault("head_depth", get_default_head_depth(get_model_builder(full)))
@@ -242,21 +238,21 @@ def shrink_model(model: dict[str, Any]) -> None:
 
 
 def raise_learning_rate(small: dict[str, Any], full: str) -> None:
-    """Raise the learning rate if clients have fewer images and so fewer steps in a round."""
+    """Raise a cell's learning rate if clients have fewer images and so take fewer steps in a round."""
     images = SOURCES[small["data"]["name"]].size.examples
     if shares_images(small) and images < SOURCES[full].size.examples / 2:
         small["training"]["lr"] = round(LR_FACTOR * small["training"]["lr"], 9)
 
 
 def shares_images(small: Mapping[str, Any]) -> bool:
-    """Return True if the images are divided among clients, which train on all of theirs in a round."""
+    """Return True if a cell divides the images among clients, which train on all of theirs each round."""
     own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
     steps, pooled = "steps" in small["training"], small["algorithm"]["name"] == CENTRALISED
     return not (own_size or steps or pooled)
 
 
 def reduce_medium_rounds(small: dict[str, Any]) -> None:
-    """Reduce the rounds, the settings of algorithms that count rounds, and the number of evaluations."""
+    """Reduce the rounds and evaluations to the medium scale, and the settings that count rounds."""
     before, training = small["rounds"], small["training"]
     if "steps" in training:
         after = before // STEPS_ROUND_DIVISOR
@@ -271,18 +267,12 @@ def reduce_medium_rounds(small: dict[str, Any]) -> None:
 
 
 def choose_most_epochs(small: Mapping[str, Any]) -> int:
-    """Return the limit on a client's epochs over all rounds, which is lower if epochs take longer."""
+    """Return the limit on a client's epochs in a run at medium scale, which is lower for larger data sets."""
     name = small["data"]["name"]
     if name in TEXT_DATASETS:
         return MAX_EPOCHS_OF_TEXT
     many = SOURCES[name].size.examples > MANY_IMAGES
     return MAX_EPOCHS_OF_MANY if many and shares_images(small) else MAX_EPOCHS
-
-
-def extend_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the paper's seeds, extended to ``MIN_SEEDS`` with the numbers after the last one."""
-    more = range(own[-1] + 1, own[-1] + 1 + max(0, MIN_SEEDS - len(own)))
-    return (*own, *more)
 
 
 SHRINK_CONFIG = {TableScale.quick: shrink_to_quick, TableScale.medium: shrink_to_medium}
@@ -293,7 +283,7 @@ def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...
     """Return the default seeds of a table at a scale."""
     own = tuple(published.measured.seeds)
     if scale is TableScale.medium:
-        return extend_seeds(own)
+        return (*own, *range(own[-1] + 1, own[-1] + 1 + MIN_SEEDS - len(own)))
     return own if scale is TableScale.full else own[:1]
 
 
@@ -312,12 +302,13 @@ HOUR = 3600
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
-    """Estimate the seconds of training and evaluation in one run on this number of cores."""
+    """Estimate the seconds of one run of a cell on this number of cores."""
     config = resolve_config(dict(raw))
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds
     train, test = count_examples(config, size)
-    participants = count_participants(config, clients)
+    everybody = config.algorithm.everybody
+    participants = clients if everybody else config.count_selected_clients(clients)
     samples = train / clients * config.training.epochs
     if config.training.steps is not None:
         samples = config.training.steps * config.training.batch
@@ -346,14 +337,9 @@ def count_examples(config: Config, size: DatasetSize) -> tuple[float, float]:
     return size.examples * fraction, size.examples * (1 - fraction)
 
 
-def count_participants(config: Config, clients: int) -> int:
-    """Count the clients that train in a round."""
-    return clients if config.algorithm.everybody else config.count_selected_clients(clients)
-
-
 @cache
 def count_flops(model: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
-    """Count the floating-point operations to train on one example and to test on one."""
+    """Count a model's floating-point operations to train on one example and to test on one."""
     build = get_model_builder(model)
     net = build(shape, classes, get_default_head_depth(build))
     return count_training_flops(net, shape), sum(count_forward_flops(net, shape))
@@ -373,7 +359,7 @@ def measure_speed() -> float:
 
 
 def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
-    """Estimate the core-hours of a claim by scale; None if it cannot be decided at a scale."""
+    """Estimate the core-hours to decide a claim, by scale; None if it cannot be decided at a scale."""
     return {
         scale.value: estimate_at_scale(claim, scale)
         for scale in (TableScale.medium, TableScale.full)
@@ -395,7 +381,7 @@ def estimate_at_scale(claim: PaperClaim, scale: TableScale) -> float | None:
 
 @cache
 def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float | None:
-    """Estimate the seconds of one run of a cell; None if other data stand in at this scale."""
+    """Estimate the seconds of one run of a cell at a scale; None if other data would replace its own."""
     config = index_cells(table)[row, column].config
     if scale is TableScale.medium:
         small = shrink_to_medium(config, stand_ins="never")
@@ -421,7 +407,7 @@ def format_core_hours(hours: float | None) -> str:
 
 
 def explain_missing_cost(claim: PaperClaim) -> str:
-    """Explain why a claim has no cost at either scale."""
+    """Explain why deciding a claim has no estimated cost at either scale."""
     if claim.command:
         return f"by `{claim.command}`"
     cells = index_cells(claim.table.name)

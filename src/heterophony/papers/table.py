@@ -1,4 +1,4 @@
-"""Published tables: rows, columns, settings, printed numbers and claims, read without torch."""
+"""Published tables, read from TOML without torch: rows, columns, settings, printed numbers and claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.settings import CheckedSettings, check_settings, construct, setting
 
 
 class TableScale(StrEnum):
-    """quick: minutes, on digits; medium: small data, to decide orderings; full: as in the paper."""
+    """The scale of a published table's runs: quick (digits), medium (small data) or full (as in the paper)."""
 
     quick = "quick"
     medium = "medium"
@@ -44,7 +44,7 @@ MEASURE_NAMES = {  # the others are called as in the files
 
 @dataclass(frozen=True)
 class MeasurementRule(CheckedSettings):
-    """The paper's rule for computing a number from one or several runs."""
+    """The paper's rule for computing a printed number from one or several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
@@ -63,6 +63,7 @@ class CellOverride(CheckedSettings):
     columns: str = "*"
 
     def applies_to(self, row: str, column: str) -> bool:
+        """Return True if the cell in this row and column matches."""
         return fnmatchcase(row, self.rows) and fnmatchcase(column, self.columns)
 
 
@@ -74,7 +75,7 @@ class TableVariant(CheckedSettings):
     reason: str
     source: str
     changes: list[CellOverride]
-    control: bool = False  # our own control, shown next to a claim; it decides nothing
+    control: bool = False  # whether it is our own control, which decides no claim
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Ordering(CheckedSettings):
     columns: str = "*"
 
     def describe(self) -> str:
-        """Describe the ordering in words."""
+        """Describe the ordering in words, as in ``P of FedReG is above all others``."""
         below = "all others" if self.below == "*" else self.below
         return f"{MEASURE_NAMES.get(self.measure, self.measure)} of {self.above} is above {below}"
 
@@ -102,7 +103,7 @@ class PrintedNumber:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: a configuration, which is run once per seed, and its numbers."""
+    """One cell of a published table: its configuration, run once per seed, and its printed numbers."""
 
     row: str
     column: str
@@ -157,7 +158,7 @@ class PublishedTable:
             check_choice(o.measure, self.printed or MEASURES, "orderings.measure")
 
     def check_numbers(self, where: str, measure: str, rows: Mapping[str, Any]) -> None:
-        """Check that every row exists in the table and has a number per column."""
+        """Raise ConfigError unless every row of printed numbers is in the table and has one per column."""
         check_choice(measure, MEASURES, where)
         for row, numbers in rows.items():
             check_choice(row, self.rows, where)
@@ -167,7 +168,7 @@ class PublishedTable:
                 raise ConfigError(f"{where}.{row}: must be numbers, or '{NO_NUMBER}' for none")
 
     def check_overrides(self, where: str, overrides: Sequence[CellOverride]) -> None:
-        """Check that every override changes a cell."""
+        """Raise ConfigError if an override matches no cell of the table."""
         for e in overrides:
             if not any(e.applies_to(r, c) for r in self.rows for c in self.columns):
                 raise ConfigError(f"{where}: no cell is in '{e.rows}' and '{e.columns}'")
@@ -209,7 +210,7 @@ class PublishedTable:
         return VARIANT_SIGN.join(self.chosen)
 
     def choose_variants(self, names: Iterable[str]) -> PublishedTable:
-        """Return the table with the settings of these variants, in the order of its file."""
+        """Return the published table with the settings of these variants, in the order of its file."""
         wanted = [name for joined in names for name in joined.split(VARIANT_SIGN)]
         for name in wanted:
             if not self.variants:
@@ -218,7 +219,7 @@ class PublishedTable:
         return replace(self, chosen=[name for name in self.variants if name in wanted])
 
     def get_printed(self, row: str, column: int) -> dict[str, PrintedNumber]:
-        """Return the printed numbers of a cell, by measure."""
+        """Return the printed numbers of a cell by measure."""
         out = {}
         for measure, rows in self.printed.items():
             value = rows.get(row, {column: NO_NUMBER})[column]
@@ -247,13 +248,13 @@ class PublishedTable:
 
     @property
     def missing_requirements(self) -> str | None:
-        """The missing requirement of the cells on this machine; None if all are met."""
+        """Why cells of the table cannot be run here; None if all can."""
         missing = dict.fromkeys(c.needs for c in self.cells if c.needs)
         return self.needs or "; ".join(missing) or None
 
 
 def describe_variants(table: PublishedTable, names: Iterable[str]) -> list[dict[str, str]]:
-    """Describe variants as plain data: what each changes, why, and its source."""
+    """Return variants of a table as plain data: what each changes, why, and its source."""
     found = ((name, table.variants[name]) for name in names)
     return [
         {"name": name, "what": v.what, "reason": v.reason, "source": v.source} for name, v in found
@@ -270,12 +271,12 @@ def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
-    """Raise ConfigError unless the word is one of the choices; the error starts with ``where``."""
+    """Raise ConfigError unless a word in a table's file is one of the choices."""
     choose(dict.fromkeys(choices), word, where)
 
 
 def parse_table(name: str, text: str) -> PublishedTable:
-    """Parse the text of a table's file; raise ConfigError for unknown keys and wrong values."""
+    """Parse the TOML file of a published table; raise ConfigError for unknown keys and wrong values."""
     try:
         raw = tomllib.loads(text)
         parts: dict[str, Any] = {
@@ -298,24 +299,24 @@ def parse_variant(name: str, raw: Mapping[str, Any]) -> TableVariant:
 
 @cache
 def list_table_names() -> tuple[str, ...]:
-    """List the names of all tables, sorted."""
+    """List the names of all published tables, sorted."""
     names = (p.name for p in TABLES.iterdir())
     return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
 
 
 def load_table(name: str) -> PublishedTable:
-    """Load the table or figure with this name."""
+    """Load the published table or figure with this name."""
     check_choice(name, list_table_names(), "reproduce")
     return parse_table(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def index_cells(name: str, variant: str = "") -> dict[tuple[str, str], Cell]:
-    """Return the cells of a table by row and column, with the settings of a variant."""
+    """Index the cells of a published table by row and column, with the settings of a variant."""
     table = load_table(name).choose_variants([variant] if variant else [])
     return {(cell.row, cell.column): cell for cell in table.cells}
 
 
 def load_tables() -> list[PublishedTable]:
-    """Load all tables, sorted by name."""
+    """Load all published tables, sorted by name."""
     return [load_table(name) for name in list_table_names()]

@@ -1,4 +1,4 @@
-"""Compare our numbers and orderings with the printed ones: which differences are beyond noise."""
+"""Compare our numbers and orderings with the printed ones, and judge which differences exceed noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ValuesBySeed = dict[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number of a table: as printed, and as measured here."""
+    """One number of a published table: as printed, and as measured here."""
 
     row: str
     column: str
@@ -63,6 +63,7 @@ class ComparedNumber:
 
     @property
     def unit(self) -> str:
+        """The unit of the measure: ``%`` for accuracies, else empty."""
         return "%" if self.measure in ACCURACY_MEASURES else ""
 
     @property
@@ -89,7 +90,7 @@ class ComparedNumber:
 
 
 def measure_run(events: Sequence[Event], rule: table.MeasurementRule) -> dict[str, float]:
-    """Compute the numbers of one run, as in the paper and over the last ten; accuracies are in percent."""
+    """Compute the numbers of a run by the paper's rule and over the last ten evaluations, in percent."""
     lines = compute_curves(events, rule.clients)
     if rule.personal == "just_trained":
         lines["P"] = lines["P_local"]
@@ -97,7 +98,7 @@ def measure_run(events: Sequence[Event], rule: table.MeasurementRule) -> dict[st
 
 
 def measure_curves(lines: Mapping[str, Curve], rule: table.MeasurementRule) -> dict[str, float]:
-    """Compute the numbers of a run from its curves, in the same way."""
+    """Compute the numbers of a run from its curves, by the paper's rule and over the last ten evaluations."""
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
@@ -112,7 +113,7 @@ def measure_curves(lines: Mapping[str, Curve], rule: table.MeasurementRule) -> d
 def aggregate_rounds(
     curve: Curve, rounds: str, best: Callable[[list[float]], float] = max
 ) -> float:
-    """Return a curve's best, last or mean of the last ten values."""
+    """Return the best value of a curve, the last, or the mean of the last ten, by the rule ``rounds``."""
     values, last10 = [v for _, v in curve], select_last_ten(curve)
     return {"best": best(values), "last": values[-1], "last10": fmean(last10)}[rounds]
 
@@ -124,12 +125,11 @@ def compare_numbers(
     stand_ins: Mapping[str, tuple[str, ...]] | None = None,
     printed_seeds: int = 1,
 ) -> list[ComparedNumber]:
-    """Compare every number of these cells; ``reasons`` explains why a cell cannot be compared.
+    """Compare our numbers with the printed ones in these cells.
 
-    A printed number is the mean over ``printed_seeds`` runs.
-
-    ``stand_ins`` maps each column to the paper's columns it stands for, if it was not run as printed;
-    then the printed numbers are left out, because they belong to other data.
+    ``reasons`` explains, by cell, why it cannot be compared. A printed number is the mean over
+    ``printed_seeds`` runs. ``stand_ins`` maps columns on other data to the paper's columns; their
+    printed numbers are left out.
     """
     out = []
     for cell in cells:
@@ -170,7 +170,7 @@ def judge_number(
     reason: str,
     printed_seeds: int = 1,
 ) -> tuple[Verdict, str]:
-    """Judge our mean against the printed one, with the reason; one seed decides nothing."""
+    """Judge our mean against the printed number; return the verdict and the reason."""
     if reason or not ours:
         return "not comparable", reason or f"no {measure} was measured"
     if printed is None:
@@ -188,9 +188,9 @@ def judge_number(
 def compute_noise_band(
     ours: Sequence[float], printed: table.PrintedNumber, printed_seeds: int
 ) -> tuple[float, str]:
-    """Compute how far two means with these deviations and numbers of seeds differ by chance (95 %).
+    """Compute by how much our mean and the printed one may differ by chance (95 %), and describe it.
 
-    This is Welch's test. If the paper prints no deviation, or has one run, our deviation stands for both.
+    This is Welch's test. If the paper prints no deviation, or has one run, our deviation is used for both.
     """
     own = stdev(ours)
     known = printed.std is not None and printed_seeds > 1
@@ -220,19 +220,19 @@ ROUNDING_DIGITS = 9  # means that differ by less are equal
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering of the paper's numbers, and whether it holds for ours; None if unknown."""
+    """An ordering in a published table, and whether it holds for our numbers; None if unknown."""
 
     text: str
     holds: bool | None  # verdict by the paper's rule
     why: str
     holds_last10: bool | None  # verdict by the last ten evaluations
     why_last10: str
-    seeds: str  # how many seeds, and whether they can tell the order from chance
-    as_printed: bool  # whether our runs are the paper's; if not, this says nothing about the paper
+    seeds: str  # the number of seeds, and whether they suffice for a p value
+    as_printed: bool  # whether our runs have the paper's settings
 
 
 def check_claims(table: table.PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
-    """Check every ordering of the table in every selected column.
+    """Check every ordering of a published table in every selected column.
 
     Columns with the same runs at this scale make the same claim, which is listed once.
     """
@@ -249,9 +249,9 @@ def check_claims(table: table.PublishedTable, numbers: Sequence[ComparedNumber])
 def check_ordering(
     ordering: table.Ordering, column: str, numbers: Sequence[ComparedNumber]
 ) -> Claim:
-    """Check one ordering in one column, by both rules."""
+    """Check one ordering in one column, by the paper's rule and over the last ten evaluations."""
     here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
-    text = f"{name_place(column, numbers)}: {ordering.describe()}"
+    text = f"{name_column_data(column, numbers)}: {ordering.describe()}"
     as_printed = not any(n.in_place_of for n in numbers)
     rows = [r for r in here if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in here or not rows:
@@ -262,8 +262,8 @@ def check_ordering(
     return Claim(text, *by_rule, *by_last10, describe_seeds(top, others), as_printed)
 
 
-def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
-    """Name the data that were run for a column; add the paper's columns if they differ."""
+def name_column_data(column: str, numbers: Sequence[ComparedNumber]) -> str:
+    """Return the name of the data run for a column; stand-ins also name the paper's columns."""
     first = next((n for n in numbers if n.column == column), None)
     if first is None:
         return column
@@ -274,13 +274,13 @@ def name_place(column: str, numbers: Sequence[ComparedNumber]) -> str:
 def judge_order(
     top: ComparedNumber, others: Mapping[str, ComparedNumber], which: Literal["values", "last10"]
 ) -> tuple[bool | None, str]:
-    """Decide whether the mean of ``top`` is above all others, and describe by how much."""
-    pairs = {r: found for r, n in others.items() if (found := pair_seeds(top, n, which))}
+    """Decide whether a row's mean is above the means of all others; also describe the smallest gap."""
+    pairs = {r: found for r, n in others.items() if (found := compare_rows_by_seed(top, n, which))}
     if len(pairs) < len(others):
         return None, f"no numbers of {', '.join(r for r in others if r not in pairs)}"
     nearest = min(pairs, key=lambda r: pairs[r].mean)
     gap = round(pairs[nearest].mean, ROUNDING_DIGITS)
-    chance = describe_chance(pairs, nearest if gap <= 0 else None)
+    chance = format_p_value(pairs, nearest if gap <= 0 else None)
     if gap > 0:
         return True, f"by {gap:.2f} over {nearest}{chance}"
     if gap == 0:
@@ -288,8 +288,8 @@ def judge_order(
     return False, f"{nearest} is above it by {-gap:.2f}{chance}"
 
 
-def describe_chance(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
-    """Format p of all pairs or of ``one`` pair; an empty string if there are too few seeds."""
+def format_p_value(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
+    """Format the largest p value of an ordering, or the one of row ``one``; empty with too few seeds."""
     if min(found.pairs for found in pairs.values()) < statistics.count_pairs_needed(len(pairs)):
         return ""
     p_values = dict(
@@ -299,17 +299,17 @@ def describe_chance(pairs: Mapping[str, statistics.PairedComparison], one: str |
 
 
 def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) -> str:
-    """Describe the number of seeds, and whether they are too few to tell an order from chance."""
+    """Describe the number of seeds of an ordering, and whether they are too few to exclude chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
     seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
     few = fewest < statistics.count_pairs_needed(len(others))
     return f"{seeds}, too few to tell it from chance" if few else seeds
 
 
-def pair_seeds(
+def compare_rows_by_seed(
     a: ComparedNumber, b: ComparedNumber, which: Literal["values", "last10"]
 ) -> statistics.PairedComparison | None:
-    """Compare two rows over their common seeds; None if there are none."""
+    """Compare two rows of a table over their common seeds; None without any."""
     ours, theirs = (dict(zip(x.seeds, getattr(x, which), strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]
     if not common:

@@ -26,7 +26,7 @@ from .summary import GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """Settings of the attacks of one audit."""
+    """The settings of all attacks of an audit."""
 
     attack: attacks.AttackName = "inverting"
     iterations: int = 400
@@ -38,6 +38,7 @@ class AttackSettings:
 
     @property
     def attack_method(self) -> attacks.Attack:
+        """The attack with these settings."""
         if self.attack == "dlg":
             return attacks.DLG(self.iterations)
         return attacks.InvertingGradients(self.iterations, self.tv)
@@ -45,7 +46,7 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackCase:
-    """Consecutive training images of one client that share a gradient, after ``round`` rounds."""
+    """The target of an attack: consecutive training images of a client, whose gradient it sends."""
 
     algorithm: str
     round: int
@@ -56,18 +57,18 @@ class AttackCase:
 
     @property
     def key(self) -> tuple[str, int, str, int]:
-        """Identifies the case within an audit."""
+        """The key that identifies the case within an audit."""
         return self.algorithm, self.round, self.client, self.first_image
 
     def load_batch(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Load the true images as inputs of the net, and their labels."""
+        """Load the true images of the case as inputs of the net, and their labels."""
         train = plan.federation.data(self.client).train
         return train.batch(torch.arange(self.first_image, self.first_image + self.image_count))
 
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """The attacks of all attackers on one case, called by an engine."""
+    """The job that runs the attacks of all attackers on one case, called by an engine."""
 
     case: AttackCase
     settings: AttackSettings
@@ -98,7 +99,7 @@ class GradientInversion:
             for knowledge, make in makers.items()
         }
         try:
-            return pack_reply(self.case, inferred, run_different_attacks(by_knowledge))
+            return pack_attack_reply(self.case, inferred, run_different_attacks(by_knowledge))
         except IndexError:
             if self.settings.labels != "joint":
                 raise
@@ -109,7 +110,7 @@ class GradientInversion:
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """The knowledge of all attackers: the observed gradient and the images' shape, labels and range."""
+    """The knowledge that all attackers have: the observed gradient, and shape, labels and range of images."""
 
     gradient: Tensors
     shape: tuple[int, ...]
@@ -129,9 +130,9 @@ class CaseAttack:
     knowledge: AttackerKnowledge
 
     def draw_start(self, restart: int) -> attacks.StartingPoint:
-        """Draw the attack's random starting point.
+        """Draw the random images, and labels if they are optimised, with which the attack starts.
 
-        It does not depend on the algorithm, so equal gradients give equal reconstructions.
+        They do not depend on the algorithm, so equal gradients give equal reconstructions.
         """
         key = (self.plan.seed, "attack", *self.case.key[1:], restart)
         images = attacks.draw_noise(self.knowledge.shape, *key).contiguous(
@@ -145,12 +146,13 @@ class CaseAttack:
     def make_gradient_function(
         self, client: attacks.RecordingClient
     ) -> Callable[[Tensor, Tensor], Tensors]:
+        """Return the function by which an attack computes the gradient of images and labels."""
         return partial(
             attacks.compute_gradients, client, self.case.tensor_names, differentiable=True
         )
 
     def compute_first_gradient(self) -> Tensors:
-        """Compute the gradient at the start; attackers with equal gradients run the same attack."""
+        """Compute the gradient of the attack's first images; attackers with equal ones run the same attack."""
         start = self.draw_start(0)
         return attacks.compute_gradients(
             self.make_client(),
@@ -160,14 +162,14 @@ class CaseAttack:
         )
 
     def run_restarts(self) -> tuple[int, attacks.Reconstruction]:
-        """Return the number and result of the restart whose gradient best matches the observed one."""
+        """Run all restarts of the attack; return number and result of the one with the lowest loss."""
         known, start = self.knowledge, self.draw_start(0)
         if (
             not known.gradient.square() > 0
         ):  # no sent tensor was trained: there is no angle to match
             flat = ((known.low + known.high) / 2).expand(known.shape)
             return 0, attacks.Reconstruction(
-                flat, attacks.to_classes(start.labels), float("inf"), finite=False
+                flat, attacks.to_class_labels(start.labels), float("inf"), finite=False
             )
         reconstructions = []
         for restart in range(self.settings.restarts):
@@ -184,7 +186,7 @@ class CaseAttack:
 def run_different_attacks(
     by_knowledge: Mapping[str, CaseAttack],
 ) -> dict[str, tuple[int, attacks.Reconstruction]]:
-    """Run every attacker's attack; attackers with the same gradient at the start share one."""
+    """Run the attack of every attacker; attackers with equal gradients at the start share one attack."""
     done: list[tuple[Tensors, tuple[int, attacks.Reconstruction]]] = []
     results = {}
     for knowledge, attack in by_knowledge.items():
@@ -196,12 +198,12 @@ def run_different_attacks(
 
 
 def are_same_gradients(a: Tensors, b: Tensors) -> bool:
-    """Return True if two attackers compute the same gradient, bit for bit."""
+    """Return True if the gradients of two attackers are equal, bit for bit."""
     return all(torch.equal(v, b[k]) for k, v in a.items())
 
 
 def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-    """Return a black and a white image as inputs of the net."""
+    """Return a black and a white image as inputs of the net, the bounds of an attack's pixels."""
     black = torch.zeros(1, *x.shape[1:])
     return scale(black.clone()), scale(black + scale.unit)
 
@@ -209,10 +211,10 @@ def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
 # Packing a reply ---------------------------------------------------------------------------
 
 
-def pack_reply(
+def pack_attack_reply(
     case: AttackCase, inferred: bool, results: dict[str, tuple[int, attacks.Reconstruction]]
 ) -> Reply:
-    """Pack the results of all attackers as tensors and numbers, which every engine can send."""
+    """Pack the results of all attackers on a case into a reply, which every engine can send."""
     tensors, numbers = dict[str, Tensor](), {"t": case.round, "image": case.first_image}
     metrics: dict[str, float] = {**numbers, "inferred": inferred}
     for knowledge, (restart, found) in results.items():
@@ -224,8 +226,8 @@ def pack_reply(
     )
 
 
-def unpack_reply(reply: Reply, knowledge: str) -> tuple[int, attacks.Reconstruction]:
-    """Return the number of the attacker's best restart, and its reconstruction."""
+def unpack_attack_reply(reply: Reply, knowledge: str) -> tuple[int, attacks.Reconstruction]:
+    """Return the number of an attacker's best restart, and its reconstruction, from a reply."""
     restart, loss, finite = (
         reply.metrics[f"{knowledge}/{k}"] for k in ("restart", "loss", "finite")
     )

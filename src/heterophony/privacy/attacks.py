@@ -29,7 +29,7 @@ from .summary import GUESSED_INITIAL
 
 @dataclass(frozen=True)
 class TrainingPhase:
-    """One pass of a client's training: the loss, and the tensors that are trained."""
+    """One pass of a client's training that an attacker imitates: its loss and the trained tensors."""
 
     loss: Loss
     trained_names: frozenset[str]
@@ -42,7 +42,7 @@ class RecordingClient(Client):
     phases: tuple[TrainingPhase, ...] = ()
 
     def _run_pass(self, call: TrainingPass) -> None:
-        """Record a pass, unless it has no mini-batch or repeats an earlier pass of its phase."""
+        """Record a pass of training, unless it has no mini-batch or repeats an earlier pass of its phase."""
         samples = self.data.train if call.data is None else call.data
         order = iterate_epochs(self.net, len(samples), call.how, call.epochs, call.steps)
         if call.turn or next(order, None) is None:
@@ -51,13 +51,13 @@ class RecordingClient(Client):
 
 
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
-    """Run a real training job that saves no memory, and list the parameters in its reply."""
+    """List the parameters that a client sends, in the reply to a training job that saves no memory."""
     sent = restore_reply(plan, work(plan, job, store), job.tensors).tensors
     return sorted(k for k, _ in plan.get_template(job.client).named_parameters() if k in sent)
 
 
 def build_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
-    """Build the client with all its own knowledge: personal parameters, memory, class counts."""
+    """Build the client of the victim, or of an attacker that knows its personal parameters and memory."""
     client = plan.build_client(
         job, store.load_memory(job.client, before=job.t), store, RecordingClient
     )
@@ -66,7 +66,7 @@ def build_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
 
 
 def build_outsider(plan: Plan, job: Job, guess: str) -> RecordingClient:
-    """Build the client only from sent and guessed parameters, without memory and data."""
+    """Build the attacker's client from sent and guessed parameters, without the victim's memory and data."""
     client = RecordingClient(
         id=job.client,
         t=job.t,
@@ -84,9 +84,9 @@ def build_outsider(plan: Plan, job: Job, guess: str) -> RecordingClient:
 
 
 def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
-    """Return an attacker's guess of the personal parameters, made in the same way for every algorithm.
+    """Return an attacker's guess of the victim's personal parameters, made alike for every algorithm.
 
-    ``initial``: the values before the first round, made by the server. ``fresh``: newly drawn ones.
+    ``initial`` guesses the server's values before the first round, ``fresh`` new random values.
     """
     if guess == GUESSED_INITIAL:
         return state(plan.get_template(job.client))
@@ -95,14 +95,14 @@ def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
 
 
 def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
-    """Make data of one black image per class, so that class counts carry no information."""
+    """Make data with one black image of each class, which tell an attacker nothing."""
     x = torch.zeros(data.classes, *shape, dtype=data.train.x.dtype)
     samples = Samples(x, torch.arange(data.classes), data.train.scale)
     return ClientData(samples, samples, data.classes)
 
 
 def record_local_training(plan: Plan, job: Job, client: RecordingClient) -> RecordingClient:
-    """Run the algorithm's ``local`` on the client, which records the passes instead of training."""
+    """Run the algorithm's ``local`` on a client that records passes of training; return the client."""
     with seeded(plan.seed, "local", job.t, job.client):
         plan.algorithm.local(client)
     for p in params(client.net).values():
@@ -121,7 +121,7 @@ def compute_gradients(
     y: Tensor,
     differentiable: bool = False,
 ) -> Tensors:
-    """Sum the gradients of all passes; zero for tensors that a pass does not train."""
+    """Sum the gradients of images over all recorded passes; zero for tensors that are not trained."""
     parameters = params(client.net).map(lambda p: p)
     summed = {k: torch.zeros_like(parameters[k]) for k in names}
     for phase in client.phases:
@@ -145,9 +145,9 @@ def compute_gradients(
 def compute_update(
     client: RecordingClient, names: Collection[str], x: Tensor, y: Tensor, steps: int
 ) -> Tensors:
-    """Compute the update that the server sees after ``steps`` steps on these images.
+    """Compute the victim's update after ``steps`` steps on these images.
 
-    It is scaled to the mean of the steps' gradients, so one step gives the gradient itself.
+    It is scaled to the mean gradient of the steps, so that one step gives the gradient itself.
     """
     if steps == 1:
         return compute_gradients(client, names, x, y)
@@ -165,9 +165,9 @@ def compute_update(
 def observe_update(
     plan: Plan, job: Job, store: ClientStore, gradient: Tensors, lr: float, steps: int
 ) -> Tensors:
-    """Return the update as the server sees it, after the client's protections.
+    """Return the victim's gradient as the server observes it, after the client's protections.
 
-    The client sends the change after its steps; the attacker scales it back to a gradient.
+    The client sends the change after its steps, which the attacker scales back to a gradient.
     """
     if not plan.protections:
         return gradient
@@ -182,7 +182,7 @@ def observe_update(
 
 
 def find_last_bias(net: nn.Module) -> str | None:
-    """Return the name of the last linear layer's bias; None if there is none."""
+    """Return the name of the bias of a net's last linear layer; None if there is none."""
     linears = [m for part in ("base", "head") for m in net.get_submodule(part).modules()
                if isinstance(m, nn.Linear)]  # fmt: skip
     biases = {id(p): k for k, p in net.named_parameters()}
@@ -196,15 +196,15 @@ REFERENCE_NAMES = ("grey", "mean colour", "noise")
 
 
 def psnr(a: Tensor, b: Tensor) -> float:
-    """Return the peak signal-to-noise ratio in dB; values outside 0 to 1 are clipped."""
+    """Return the peak signal-to-noise ratio of two images in dB; values are clipped to 0 to 1."""
     error = (a.double().clamp(0, 1) - b.double().clamp(0, 1)).square().mean().item()
     return min(MAX_PSNR, -10 * math.log10(error)) if error else MAX_PSNR
 
 
 def ssim(a: Tensor, b: Tensor) -> float:
-    """Return the structural similarity: the mean over channels and Gaussian windows.
+    """Return the structural similarity of two images, averaged over channels and Gaussian windows.
 
-    An image smaller than the window gets a smaller window.
+    The window is smaller if an image is smaller than it.
     """
     a, b = (v.double().clamp(0, 1).unsqueeze(1) for v in (a, b))  # channels one by one
     size = min(SSIM_WINDOW, *a.shape[2:])
@@ -224,7 +224,7 @@ def ssim(a: Tensor, b: Tensor) -> float:
 
 
 def make_gaussian_window(size: int) -> Tensor:
-    """Make the window of SSIM, whose weights add up to 1."""
+    """Make the Gaussian window of SSIM, whose weights add up to 1."""
     offsets = torch.arange(size, dtype=torch.float64) - size // 2
     line = (-offsets.square() / (2 * SSIM_SIGMA**2)).exp()
     line /= line.sum()
@@ -232,7 +232,7 @@ def make_gaussian_window(size: int) -> Tensor:
 
 
 def make_reference_images(image: Tensor, *key: object) -> dict[str, Tensor]:
-    """Make images that carry no information about this one, or only its mean colour."""
+    """Make images for comparison that contain nothing of this image, or only its mean colour."""
     with seeded(*key):
         noise = torch.rand(image.shape)
     grey, mean = torch.full_like(image, 0.5), image.mean((1, 2), keepdim=True).expand_as(image)
@@ -245,7 +245,7 @@ GradientFunction = Callable[[Tensor, Tensor], Tensors]
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """The observed gradient, a function for the gradient of other images, and bounds of pixels."""
+    """The input of an attack: the observed gradient, a function for gradients, and bounds of pixels."""
 
     observed_gradient: Tensors
     compute_gradient: GradientFunction
@@ -255,7 +255,7 @@ class AttackTarget:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Images of noise, and labels: classes, or logits to be optimised, which start as noise."""
+    """The start of an attack: images of noise, and labels, as classes or as logits to be optimised."""
 
     images: Tensor
     labels: Tensor
@@ -263,7 +263,7 @@ class StartingPoint:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The result of an attack; ``loss`` is its distance from the observed gradient."""
+    """The result of an attack; ``loss`` is the distance of its gradient from the observed one."""
 
     images: Tensor
     labels: Tensor  # classes
@@ -280,7 +280,7 @@ class InvertingGradients:
     lr: float = 0.1
 
     def __call__(self, target: AttackTarget, start: StartingPoint) -> Reconstruction:
-        x, y = make_variable(start.images), start.labels
+        x, y = copy_as_variable(start.images), start.labels
         adam = torch.optim.Adam([x], lr=self.lr)
         drops = [int(self.iterations * k / 8) for k in (3, 5, 7)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, drops, gamma=0.1)
@@ -307,12 +307,12 @@ class DLG:
     inner_iterations: int = 20
 
     def __call__(self, target: AttackTarget, start: StartingPoint) -> Reconstruction:
-        x, y = make_variable(start.images), start.labels
+        x, y = copy_as_variable(start.images), start.labels
         variables = [x]
         if y.is_floating_point():
-            variables.append(y := make_variable(y))
+            variables.append(y := copy_as_variable(y))
         lbfgs = torch.optim.LBFGS(variables, lr=1.0, max_iter=self.inner_iterations)
-        kept = Reconstruction(start.images, to_classes(y), float("inf"), finite=False)
+        kept = Reconstruction(start.images, to_class_labels(y), float("inf"), finite=False)
 
         def closure() -> Tensor:
             value = squared_distance(target, x, to_probabilities(y))
@@ -325,7 +325,7 @@ class DLG:
             loss = squared_distance(target, x, to_probabilities(y)).item()
             if not math.isfinite(loss) or not all(bool(torch.isfinite(v).all()) for v in variables):
                 return replace(kept, finite=False)
-            kept = Reconstruction(x.detach().clone(), to_classes(y), loss)
+            kept = Reconstruction(x.detach().clone(), to_class_labels(y), loss)
         return kept
 
 
@@ -334,48 +334,48 @@ AttackName = Literal["inverting", "dlg"]
 
 
 def cosine_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
-    """Return 1 minus the cosine between the gradient of these images and the observed one."""
+    """Return 1 minus the cosine between the gradient of reconstructed images and the observed one."""
     ours, observed = target.compute_gradient(x, y), target.observed_gradient
     return 1 - ours.dot(observed) / (ours.square().sqrt() * observed.square().sqrt())
 
 
 def squared_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
-    """Return the squared distance of the gradient of these images from the observed one."""
+    """Return the squared distance of the gradient of reconstructed images from the observed one."""
     return (target.compute_gradient(x, y) - target.observed_gradient).square()
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Sum the mean absolute differences of neighbouring pixels in both directions."""
+    """Return the total variation of images: the mean difference of neighbouring pixels, per direction."""
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
-def make_variable(start: Tensor) -> Tensor:
+def copy_as_variable(start: Tensor) -> Tensor:
     """Return a copy of a tensor that an attack optimises."""
     return start.clone(memory_format=torch.preserve_format).requires_grad_(True)
 
 
 def to_probabilities(labels: Tensor) -> Tensor:
-    """Turn logits into probabilities; return classes unchanged."""
+    """Convert the logits of labels to probabilities; return labels that are classes unchanged."""
     return labels.softmax(1) if labels.is_floating_point() else labels
 
 
-def to_classes(labels: Tensor) -> Tensor:
-    """Turn logits into the most likely classes; return classes unchanged."""
+def to_class_labels(labels: Tensor) -> Tensor:
+    """Convert the logits of labels to the most likely classes; return labels that are classes unchanged."""
     return labels.detach().argmax(1) if labels.is_floating_point() else labels
 
 
 def draw_noise(shape: Sequence[int], *key: object) -> Tensor:
-    """Draw normally distributed noise that depends only on the key."""
+    """Draw normally distributed noise that depends only on the shape and the key."""
     with seeded(*key):
         return torch.randn(tuple(shape))
 
 
 def infer_labels(gradient: Tensor, images: int) -> Tensor:
-    """Infer the classes of ``images`` images, ascending, from the gradient of the last bias.
+    """Infer the classes of ``images`` images, in ascending order, from the gradient of the last bias.
 
     With softmax and cross-entropy, the gradient's entry for a class is the mean probability minus the
-    share of images of that class. So the class with the lowest entry has an image, which is counted, and the
-    search is repeated. This is exact for one image and an estimate for several.
+    share of images of that class. So one image has the class with the lowest entry; its share is added to
+    the entry, and the search is repeated. This is exact for one image and an estimate for several.
     """
     left, found = gradient.detach().clone(), []
     for _ in range(images):
@@ -385,6 +385,6 @@ def infer_labels(gradient: Tensor, images: int) -> Tensor:
 
 
 def select_best(found: list[Reconstruction]) -> tuple[int, Reconstruction]:
-    """Return the number and result of the restart with the lowest loss; true images are not used."""
+    """Return number and result of the attack's restart with the lowest loss, without the true images."""
     order = sorted(range(len(found)), key=lambda i: (not found[i].finite, found[i].loss))
     return order[0], found[order[0]]

@@ -31,7 +31,13 @@ from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.run_index import read_json_lines
 from . import summary
-from .attack_job import AttackCase, AttackSettings, GradientInversion, compute_bounds, unpack_reply
+from .attack_job import (
+    AttackCase,
+    AttackSettings,
+    GradientInversion,
+    compute_bounds,
+    unpack_attack_reply,
+)
 from .attacks import Reconstruction, list_sent_parameters, make_reference_images, psnr, ssim
 
 SNAPSHOT_FOLDER = "audited"
@@ -39,7 +45,7 @@ SNAPSHOT_FOLDER = "audited"
 
 @dataclass(frozen=True)
 class Snapshots:
-    """The snapshots of one run, for some of its clients and rounds."""
+    """The snapshots of an audited run: states of some clients after some rounds, to be attacked."""
 
     plan: Plan
     folder: RunFolder
@@ -47,10 +53,9 @@ class Snapshots:
     clients: Sequence[str]
 
     def make_listener(self) -> Callable[[Event], None]:
-        """Return a listener for the run's events that saves snapshots while the run continues.
+        """Return a hook that saves snapshots during the run, before their commits are deleted.
 
-        Later commits overwrite earlier ones. At the event of round t, its own commit has not been made
-        yet, so the newest commit is the state before round t.
+        At the event of round ``t``, the newest commit is still the state before this round.
         """
         if 0 in self.rounds:
             self.save_round(0)
@@ -62,7 +67,7 @@ class Snapshots:
         return listen
 
     def save_last(self) -> None:
-        """Save the state after the last round of a finished run."""
+        """Save the snapshot after the last round of the finished run."""
         last = self.plan.rounds
         if last in self.rounds and not all(
             self.get_message_path(last, c).is_file() for c in self.clients
@@ -70,7 +75,7 @@ class Snapshots:
             self.save_round(last)
 
     def save_round(self, t: int) -> None:
-        """Save the state after ``t`` rounds."""
+        """Save the snapshot after ``t`` rounds: what clients would receive, and their memories."""
         plan, sizes = self.plan, self.plan.federation.sizes()
         server = plan.create_initial_server()
         if t:
@@ -83,27 +88,28 @@ class Snapshots:
             files.write_atomically(self.get_message_path(t, client), encode_groups(sent))
 
     def make_job(self, t: int, client: str) -> Job:
-        """Make the job that trains a client from the state after ``t`` rounds and saves no memory."""
+        """Make the job that trains a client from the snapshot after ``t`` rounds and saves no memory."""
         path = self.get_message_path(t, client)
         if not path.is_file():
             raise FolderError(
                 f"{self.folder.path} has no snapshot of client {client} after {t} rounds, because it was trained with other settings; choose another --out"
             )
-        down = read_groups(path)["down"]
+        down = read_snapshot_file(path)["down"]
         return Job(kind="train", t=t, client=client, tensors=down, keeps_memory=False)
 
     @property
     def client_store(self) -> FolderClientStore:
-        """The saved memories, in which a job finds its client's memory before the round."""
+        """The store of client memories in the snapshots."""
         return FolderClientStore(
             self.folder.path / SNAPSHOT_FOLDER / "clients", self.folder.scratch_folder
         )
 
     def get_message_path(self, t: int, client: str) -> Path:
+        """Return the file with the tensors that a client would receive after ``t`` rounds."""
         return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}" / encode_folder_name(client)
 
 
-def read_groups(path: Path) -> Memory:
+def read_snapshot_file(path: Path) -> Memory:
     """Read the groups of tensors in a file of a snapshot."""
     with files.translate_disk_errors(path):
         return decode_groups(files.read_regular_file(path, BLOB_LIMIT), finite=False)[0]
@@ -113,14 +119,14 @@ EVALUATION_BATCH = 250  # images at a time
 
 
 def measure_loss(snapshots: Snapshots, t: int) -> float:
-    """Measure the victims' mean loss after one round of training from a snapshot."""
+    """Measure the mean loss of an audit's victims after one round of training from a snapshot."""
     return fmean(measure_client_loss(snapshots, t, client) for client in snapshots.clients)
 
 
 def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
-    """Train a client for one round; return the loss of its predictions on its training examples.
+    """Train a client for one round from a snapshot; return its loss on its training examples.
 
-    Algorithms minimise different training losses; the loss of predictions is comparable for all.
+    This is the loss of predictions, which can be compared between algorithms, unlike training losses.
     """
     plan, job, store = snapshots.plan, snapshots.make_job(t, name), snapshots.client_store
     client = plan.build_client(job, store.load_memory(name, before=t), store)
@@ -137,10 +143,10 @@ def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
 Record = dict[str, Any]
 
 
-def make_records(
+def make_attack_records(
     plan: Plan, case: AttackCase, settings: AttackSettings, reply: Reply
 ) -> list[Record]:
-    """Return the records of one case for the log: one per attacker and image."""
+    """Return the log's records of the attacks on one case: one per attacker and image."""
     scale = plan.federation.data(case.client).train.scale
     x, y = case.load_batch(plan)
     known = settings.labels == "inferred" and not reply.metrics["inferred"]
@@ -153,7 +159,7 @@ def make_records(
     }
     out = []
     for knowledge in summary.PRIVATE_KNOWLEDGE:
-        restart, found = unpack_reply(reply, knowledge)
+        restart, found = unpack_attack_reply(reply, knowledge)
         loss = found.loss if found.finite else None
         attack = {"restart": restart, "finite": found.finite, "matching": loss}
         for image in compare_images(case, found, to_pixels(x, scale), y, scale, plan.seed):
@@ -164,7 +170,7 @@ def make_records(
 def compare_images(
     case: AttackCase, found: Reconstruction, true: Tensor, y: Tensor, scale: Scale, seed: int
 ) -> list[Record]:
-    """Compare each original image with its reconstruction."""
+    """Return a record for each original image, compared with its reconstruction."""
     pixels = to_pixels(found.images, scale)
     order, right = match_images(true, pixels), match_labels(y, found.labels)
     out = []
@@ -189,13 +195,13 @@ def compare_images(
 
 
 def match_images(true: Tensor, found: Tensor) -> list[int]:
-    """Assign reconstructions to originals for the highest PSNR; a gradient defines no order of images."""
+    """Return for each original the position of its reconstruction, assigned for the highest PSNR."""
     costs = [[-psnr(f, t) for f in found] for t in true]
     return [int(j) for j in linear_sum_assignment(costs)[1]]
 
 
 def match_labels(true: Tensor, found: Tensor) -> list[bool]:
-    """Return which labels were found, in any order; each found label counts once."""
+    """Return for each true label whether the attack found it; each found label counts once."""
     left, out = Counter(found.tolist()), []
     for label in true.tolist():
         out.append(left[label] > 0)
@@ -204,13 +210,13 @@ def match_labels(true: Tensor, found: Tensor) -> list[bool]:
 
 
 def to_pixels(x: Tensor, scale: Scale) -> Tensor:
-    """Convert inputs of the net to pixel values from 0 to 1; each image is contiguous."""
+    """Convert images from inputs of the net to pixel values from 0 to 1."""
     low, high = compute_bounds(x, scale)
     return ((x - low) / (high - low)).clamp(0, 1).contiguous()
 
 
 def encode_image(image: Tensor) -> str:
-    """Encode the pixels as base64, channel by channel, one byte per value."""
+    """Encode the pixels of an image as base64, channel by channel, one byte per value."""
     return base64.b64encode((255 * image).round().byte().numpy().tobytes()).decode()
 
 
@@ -219,10 +225,10 @@ ATTACK_LOG = "attacks.jsonl"
 
 @dataclass(frozen=True)
 class Victims:
-    """The attacked clients, images and rounds: the first ``clients`` clients, ``images`` images each.
+    """The victims of an audit: the first ``images`` images of the first ``clients`` clients.
 
-    With ``losses``, an algorithm is attacked once per loss level, after the first of these rounds
-    that reaches the level.
+    Algorithms are attacked after each of ``rounds`` or, with ``losses``, after the first of these rounds
+    that reaches each loss level.
     """
 
     rounds: tuple[int, ...]
@@ -231,7 +237,7 @@ class Victims:
     losses: tuple[float, ...] = ()
 
     def describe(self) -> Record:
-        """Return the settings for the header of a log; audits by round have no losses."""
+        """Return the victims for the header of the audit's log, without ``losses`` if there are none."""
         return {k: v for k, v in asdict(self).items() if k != "losses" or v}
 
 
@@ -239,7 +245,7 @@ class AttackLog:
     """The file ``attacks.jsonl``: the settings of the audit, then a line per image."""
 
     def __init__(self, folder: Path, settings: Record) -> None:
-        """Open the log; raise FolderError if it was started with other settings."""
+        """Open or create the audit's log; raise FolderError if it has other settings."""
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
         with files.translate_disk_errors(self.path):
@@ -255,10 +261,11 @@ class AttackLog:
             raise FolderError(f"{folder} holds an audit with other settings; choose another --out")
 
     def read_records(self) -> list[Record]:
+        """Read all records of the audit so far, with the header."""
         return list(read_json_lines(self.path))
 
     def append_records(self, records: Sequence[Record]) -> None:
-        """Append all records of a case at once; an incomplete case is repeated after a crash."""
+        """Append all records of a case to the log at once, and sync it to disk."""
         lines = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
         with files.translate_disk_errors(self.path), files.open_to_append(self.path) as file:
             file.write(lines.encode())
@@ -267,7 +274,7 @@ class AttackLog:
 
 
 def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> None:
-    """Train one round from every snapshot, and record the parameters that the client sends."""
+    """Record in the audit's log which parameters the first victim sends after each snapshot."""
     done = {(r["algorithm"], r["round"]) for r in log.read_records() if r["event"] == "visible"}
     for t in snapshots.rounds:
         if (label, t) not in done:
@@ -279,7 +286,10 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
 
 
 def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLog) -> None:
-    """Record the loss of snapshots until the lowest level is reached; do nothing if no parameters are sent."""
+    """Record losses of snapshots in the audit's log until one reaches the ``lowest`` level.
+
+    Do nothing for an algorithm that sends no parameters.
+    """
     losses = summary.collect_losses(log.read_records()).get(label)
     if losses is None:
         return
@@ -292,12 +302,12 @@ def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLo
             return
 
 
-def list_cases(
+def list_attack_cases(
     label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
-    """List all cases of one run; none if the algorithm sends no parameters.
+    """List the attack cases of one run; none if the algorithm sends no parameters.
 
-    Rounds of a loss level that another algorithm does not reach are left out.
+    Rounds at a loss level that another algorithm does not reach are left out.
     """
     out, records = [], log.read_records()
     rounds: Collection[int] = victims.rounds
@@ -318,7 +328,7 @@ def list_cases(
 
 
 def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackCase]:
-    """List the cases whose records are incomplete."""
+    """List the attack cases without complete records in the log."""
     done = {
         (r["algorithm"], r["round"], r["client"], r["image"], r["private"])
         for r in log.read_records()
@@ -338,21 +348,21 @@ def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackC
 def invert_gradients(
     cases: Sequence[AttackCase], snapshots: Snapshots, settings: AttackSettings, engine: Engine
 ) -> Iterator[list[Record]]:
-    """Attack the cases of a run, and yield the records of each, in any order.
+    """Run the attacks on the cases of a run; yield the records of each case, in any order.
 
-    Rounds are attacked one by one, because the tensors sent to all clients are kept in memory.
+    Rounds are attacked one after another, to hold the tensors of only one round in memory.
     """
     for t in snapshots.rounds:
         by_image = {(c.client, c.first_image): c for c in cases if c.round == t}
-        for reply in engine.run(list(make_jobs(by_image.values(), snapshots, settings))):
+        for reply in engine.run(list(make_attack_jobs(by_image.values(), snapshots, settings))):
             case = by_image[reply.client, int(reply.metrics["image"])]
-            yield make_records(snapshots.plan, case, settings, reply)
+            yield make_attack_records(snapshots.plan, case, settings, reply)
 
 
-def make_jobs(
+def make_attack_jobs(
     cases: Iterable[AttackCase], snapshots: Snapshots, settings: AttackSettings
 ) -> Iterator[Job]:
-    """Make an attack job for each case; jobs of one client share its tensors, so engines send them once."""
+    """Make an attack job for each case; jobs of one client share its tensors, which are sent once."""
     make_training_job = cache(snapshots.make_job)
     for case in cases:
         job, task = make_training_job(case.round, case.client), GradientInversion(case, settings)

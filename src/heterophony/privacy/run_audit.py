@@ -28,7 +28,7 @@ from ..runs.folder import RunFolder
 from ..studies.compare import create_comparison, label_algorithms
 from ..studies.hooks import RunsProgress
 from ..studies.run import execute_plan
-from ..studies.spec import RunSpec, complete_specs, read_federation
+from ..studies.spec import RunSpec, load_data_of_specs, read_federation
 from . import audit
 from .attack_job import AttackCase, AttackSettings
 from .summary import PRIVATE_KNOWLEDGE, AuditPreset
@@ -61,8 +61,8 @@ QUICK_AUDIT = AuditSetup(
 )
 
 
-def get_preset(name: AuditPreset) -> AuditSetup:
-    """Return the preset with this name."""
+def get_audit_preset(name: AuditPreset) -> AuditSetup:
+    """Return the setup of the audit preset with this name."""
     if name == "quick":
         return QUICK_AUDIT
     table = load_table(LEAKAGE_TABLE)
@@ -77,14 +77,14 @@ def get_preset(name: AuditPreset) -> AuditSetup:
 
 
 def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
-    """Return an algorithm's settings in the published table; an empty dict for other presets."""
+    """Return an algorithm's settings in the published leakage table; none for the preset "quick"."""
     rows = () if name == "quick" else load_table(LEAKAGE_TABLE).rows.values()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The runs of an audit by algorithm, and the log of its attacks."""
+    """A privacy audit: its runs by algorithm, and the log of its attacks."""
 
     configs: Mapping[str, Config]
     snapshots: Mapping[str, audit.Snapshots]
@@ -94,10 +94,11 @@ class Audit:
 
     @property
     def folders(self) -> list[RunFolder]:
+        """The run folders of the audit, in the order of its algorithms."""
         return [s.folder for s in self.snapshots.values()]
 
     def train(self, progress: RunsProgress) -> None:
-        """Finish every run, save the states to attack and record which parameters are sent."""
+        """Finish every run of the audit, save the states to attack, and record which parameters are sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
             status = progress.begin_run(get_display_name(name), plan.rounds)
@@ -111,7 +112,9 @@ class Audit:
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
         """List the unfinished attacks, by algorithm."""
         cases = {
-            name: audit.list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
+            name: audit.list_attack_cases(
+                name, snapshots, self.victims, self.attack_settings, self.log
+            )
             for name, snapshots in self.snapshots.items()
         }
         left = {name: audit.list_open_cases(own, self.log) for name, own in cases.items()}
@@ -120,7 +123,7 @@ class Audit:
     def attack(
         self, cases: Mapping[str, Sequence[AttackCase]], on_attack: Callable[[], None]
     ) -> None:
-        """Run the attacks; each is recorded as soon as it is done."""
+        """Run these attacks, and record each as soon as it is done."""
         engine = next(iter(self.configs.values())).engine
         spec = EngineSpec(engine.name, engine.workers, engine)
         for name, own in cases.items():
@@ -145,9 +148,9 @@ def build_audit_configs(
     rounds: int,
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, Config]:
-    """Build a configuration for every algorithm: the preset's settings, then the overrides.
+    """Build the configuration of every algorithm in an audit: the preset's settings, then the overrides.
 
-    Algorithms that the caller names are trusted.
+    Algorithms of other packages are imported, because the caller names them.
     """
     configs = {}
     names = [find_algorithm_name(name) for name in names]
@@ -169,7 +172,7 @@ def build_audit_configs(
 def open_audit(
     configs: Mapping[str, Config], victims: audit.Victims, how: AttackSettings, parent: Path
 ) -> Audit:
-    """Create the folders of an audit, or reopen the folders of an audit with the same settings."""
+    """Create the run folders of an audit, or reopen those of an audit with the same settings."""
     first = next(iter(configs.values()))
     prepare_engine(first.engine)
     federation = read_federation(first)
@@ -177,9 +180,11 @@ def open_audit(
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
     check_single_replies(first)
     if victims.clients > len(federation.clients):
-        raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
+        raise ConfigError(
+            f"--clients {victims.clients}: there are only {len(federation.clients)} clients"
+        )
     labels = label_algorithms(list(configs))
-    specs = complete_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
+    specs = load_data_of_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
     folders = create_comparison(parent, specs)
     asked = {
         "algorithms": list(configs),
@@ -200,7 +205,7 @@ def open_audit(
 
 
 def check_single_replies(config: Config) -> None:
-    """Raise ConfigError for protections under which attacks on single replies are not possible."""
+    """Raise ConfigError for a protection that makes attacks on the gradients of single replies impossible."""
     for protection in config.protections:
         if type(protection).choose_client is not Protection.choose_client:
             raise ConfigError(
@@ -216,7 +221,7 @@ def check_single_replies(config: Config) -> None:
 
 @contextmanager
 def lock_folder(folder: RunFolder) -> Iterator[RunFolder]:
-    """Lock a run folder, and close it at the end."""
+    """Lock the folder of an audited run inside the ``with`` block."""
     folder.lock()
     try:
         yield folder
@@ -233,9 +238,9 @@ DIGITS = 3  # decimals of stored numbers, in dB
 
 
 def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evidence.StoredRun]:
-    """Read the user's runs and audits of published tables, in this folder or below ``runs/``.
+    """Read the user's own runs and audits of published tables, in a folder or below ``runs/``.
 
-    ``note`` receives a message for each folder that was left out.
+    ``note`` receives a message for each folder that is left out.
     """
     judged = (TableScale.medium, TableScale.full)
     folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
@@ -250,36 +255,36 @@ def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[evid
         return audits
     # all tables: a claim may rest on another table's FedAvg, or on centralised training
     cells = evidence.list_cells_at_scales(load_tables())
-    return [*evidence.match_runs(load_runs(folders, note), cells), *audits]
+    return [*evidence.match_runs_to_cells(load_runs(folders, note), cells), *audits]
 
 
 def is_audit(folder: Path) -> bool:
-    """Return True if a folder holds a finished audit."""
+    """Return True if a folder holds a finished privacy audit."""
     return (folder / AUDIT_FILE).is_file()
 
 
 def describe_audit(folder: Path) -> Iterator[evidence.StoredRun]:
-    """Yield the results of a finished audit at medium scale, for each row of the table and attacker."""
+    """Yield the results of an audit with the preset "medium", by row of the published table and attacker."""
     content = read_json(folder / AUDIT_FILE)
-    check_preset(folder, content["asked"])
+    check_attacks_match_preset(folder, content["asked"])
     runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
     table = load_table(LEAKAGE_TABLE)
     for at in (at for cell in table.cells for at in evidence.shrink_cell(table, cell)):
         name = at.cell.config["algorithm"]["name"]
         if name not in runs:
             raise FolderError(f"{folder}: the run of {name} is missing")
-        check_settings(at, runs[name])
+        check_run_settings(at, runs[name])
         for knowledge in PRIVATE_KNOWLEDGE:
-            if row := find_row(folder, content, name, knowledge):
-                yield describe_row(at, runs[name], row)
+            if row := find_audit_row(folder, content, name, knowledge):
+                yield make_stored_run(at, runs[name], row)
 
 
-def find_row(
+def find_audit_row(
     folder: Path, content: dict[str, Any], name: str, knowledge: str
 ) -> dict[str, Any] | None:
-    """Return an audit's row of an algorithm and an attacker; None if there was no such attack.
+    """Return the audit's row for an algorithm and an attacker; None if there is none.
 
-    Raise FolderError if a loss level is missing.
+    Raise FolderError if a loss level is missing in the row.
     """
     levels = {f"{v:g}" for v in content["asked"]["victims"]["losses"]}
     rows: list[dict[str, Any]] = content["rows"]
@@ -287,15 +292,13 @@ def find_row(
         if (row["algorithm"], row["private"]) == (name, knowledge):
             if set(row.get("losses", ())) == levels:
                 return row
-            raise FolderError(
-                f"{folder}: {name} was not attacked at all losses that were asked for"
-            )
+            raise FolderError(f"{folder}: {name} was not attacked at all requested losses")
     return None
 
 
-def check_preset(folder: Path, asked: dict[str, Any]) -> None:
-    """Raise FolderError if the attacks of an audit differ from those of the preset."""
-    preset = get_preset("medium")
+def check_attacks_match_preset(folder: Path, asked: dict[str, Any]) -> None:
+    """Raise FolderError if the attacks of an audit are not those of the preset "medium"."""
+    preset = get_audit_preset("medium")
     wanted = {
         "algorithms": list(preset.algorithms),
         "victims": preset.victims.describe(),
@@ -310,32 +313,32 @@ def check_preset(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def to_lists(value: Any) -> Any:
-    """Return a value with tuples as lists, as in JSON."""
+    """Convert the tuples in an audit's settings to lists, as in JSON."""
     if isinstance(value, dict):
         return {k: to_lists(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_settings(at: evidence.CellAtScale, run: Run) -> None:
-    """Raise FolderError if the settings of a run differ from those of the cell, except its rounds."""
+def check_run_settings(at: evidence.CellAtScale, run: Run) -> None:
+    """Raise FolderError if an audited run has other settings than the table's cell, except for rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
         raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")
 
 
 def digest_audit(config: dict[str, Any]) -> str:
-    """Return a digest of a cell's settings and of the preset's attacks."""
-    preset = get_preset("medium")
+    """Return a digest of a cell's settings and of the attacks of the preset "medium"."""
+    preset = get_audit_preset("medium")
     attacks = {"victims": preset.victims.describe(), "how": asdict(preset.attack_settings)}
     return evidence.digest_settings({**config, **attacks})
 
 
-def describe_row(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
-    """Return the numbers of one algorithm under one attacker, as a stored run."""
+def make_stored_run(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
+    """Return the audit's numbers of one algorithm under one attacker, as evidence for claims."""
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
     return replace(
-        at.describe(run),
+        at.store_run(run),
         variant=f"personal-parameters-{row['private']}",
         evaluated=[],
         curves={},

@@ -16,8 +16,8 @@ AuditPreset = Literal["quick", "medium", "paper"]
 Record = dict[str, Any]
 
 
-def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
-    """Return the first round that reaches each loss level; levels that are not reached are left out."""
+def find_rounds_at_losses(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
+    """Return the first round whose loss reaches each level; leave out levels that are never reached."""
     found = {
         level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
     }
@@ -25,7 +25,7 @@ def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[f
 
 
 def collect_losses(records: Iterable[Record]) -> dict[str, dict[int, float]]:
-    """Collect the recorded losses of the algorithms that send parameters, by round."""
+    """Collect the losses in an audit's records by algorithm and round; only of those that send parameters."""
     out: dict[str, dict[int, float]] = {}
     for r in records:
         if lists_sent_parameters(r):
@@ -41,16 +41,19 @@ def lists_sent_parameters(record: Record) -> bool:
 
 
 def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
-    """Collect the rounds that reach each loss level, by algorithm; empty without loss levels."""
+    """Collect the rounds in which each algorithm of an audit reaches the loss levels, if it has any."""
     found = list(records)
     levels = found[0]["victims"].get("losses", ())
     if not levels:
         return {}
-    return {name: match_rounds(losses, levels) for name, losses in collect_losses(found).items()}
+    return {
+        name: find_rounds_at_losses(losses, levels)
+        for name, losses in collect_losses(found).items()
+    }
 
 
 def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
-    """List the levels that all algorithms reach, highest first: only these can be compared."""
+    """List the loss levels that all algorithms reach, highest first; they are compared only at these."""
     reached = [set(rounds) for rounds in matched.values()]
     return sorted(set.intersection(*reached), reverse=True) if reached else []
 
@@ -85,7 +88,7 @@ def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[st
 
 
 def collect_attacks(records: Iterable[Record]) -> list[Record]:
-    """Collect the records of attacks, each once, in a fixed order."""
+    """Collect an audit's records of attacks, each once, in a fixed order."""
     by_key = {
         (r["algorithm"], r["private"], r["round"], r["client"], r["image"]): r
         for r in records
@@ -97,9 +100,9 @@ def collect_attacks(records: Iterable[Record]) -> list[Record]:
 def summarise_row(
     name: str, private: str, attacks: Sequence[Record], matched: Mapping[float, int]
 ) -> Record:
-    """Summarise the attacks on an algorithm by one attacker.
+    """Summarise the attacks on an algorithm by one attacker, as a row of ``audit.json``.
 
-    If rounds were matched by loss, a round that matches two levels counts twice in the means.
+    If algorithms are compared at loss levels, a round that reaches two levels counts twice in the means.
     """
     by_round = {
         t: [r for r in attacks if r["round"] == t] for t in sorted({r["round"] for r in attacks})
@@ -143,7 +146,7 @@ def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AuditPart:
-    """A part of an audit with its own column: one round or one loss level."""
+    """A round or loss level of an audit, which has a column in the table."""
 
     kind: str  # "rounds" or "losses": where a row has its numbers
     key: str
@@ -154,13 +157,13 @@ class AuditPart:
         return f"PSNR {when}"
 
     def find_psnr(self, row: Record) -> float | None:
-        """Return the mean PSNR of a row in this part; None if it was not attacked there."""
+        """Return a row's mean PSNR in this round or at this level; None without attacks there."""
         found = row[self.kind].get(self.key)
         return found["psnr_mean"] if found else None
 
 
-def list_parts(content: Record) -> list[AuditPart]:
-    """List the audited rounds or levels if there are several, because PSNR differs between them."""
+def list_audit_parts(content: Record) -> list[AuditPart]:
+    """List the rounds or loss levels of an audit; an empty list if there is only one."""
     if "matched" in content:
         matched = {
             name: {float(v): at["round"] for v, at in rounds.items()}
@@ -182,8 +185,8 @@ QUALITY_COLUMNS = {
 
 
 def build_audit_table(content: Record) -> ResultTable:
-    """Build the table of recovered images; reference images at the bottom show the PSNR without a leak."""
-    how, parts = content["asked"]["how"], list_parts(content)
+    """Build the audit's table of recovered images; the last rows are reference images, for comparison."""
+    how, parts = content["asked"]["how"], list_audit_parts(content)
     rows: Rows = [
         [
             *(get_display_name(r["algorithm"]), r["private"], r["attacks"]),
@@ -206,7 +209,7 @@ def build_audit_table(content: Record) -> ResultTable:
 
 
 def build_ordering_table(content: Record) -> ResultTable | None:
-    """Build the table of the paper's orderings, as printed and as found here; None without orderings."""
+    """Build the audit's table of orderings in the paper and in these runs; None without orderings."""
     found = content["orderings"]
     if not found:
         return None
@@ -237,7 +240,7 @@ def build_ordering_table(content: Record) -> ResultTable | None:
 
 
 def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Summarise the quality of the reference images on the same originals."""
+    """Summarise how similar the reference images, such as noise, are to the attacked originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()
     names = list(next(iter(once), {}))
     pairs = {
@@ -249,7 +252,7 @@ def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]
 def collect_sent_parameters(
     records: Iterable[Record], algorithms: Sequence[str]
 ) -> dict[str, dict[str, list[str]]]:
-    """Collect the names of the sent parameters, by algorithm and round."""
+    """Collect the names of the parameters that clients send, by algorithm and round of the audit."""
     visible = [r for r in records if r["event"] == "visible"]
     return {
         name: {str(r["round"]): r["names"] for r in visible if r["algorithm"] == name}
@@ -258,7 +261,7 @@ def collect_sent_parameters(
 
 
 def check_orderings(rows: Sequence[Record], table: PublishedTable) -> list[Record]:
-    """Check the paper's claims that one algorithm leaks more than another."""
+    """Check by an audit's rows the paper's orderings: that one algorithm leaks more than another."""
     names = {row: settings["algorithm"]["name"] for row, settings in table.rows.items()}
     out = []
     for private in PRIVATE_KNOWLEDGE:
@@ -283,7 +286,7 @@ def check_orderings(rows: Sequence[Record], table: PublishedTable) -> list[Recor
 
 
 def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> list[str]:
-    """Collect notes that explain the table."""
+    """Collect the notes below the audit's table."""
     out = []
     names = collect_sent_parameters(records, asked["algorithms"])
     silent = [n for n, rounds in names.items() if rounds and not any(rounds.values())]
@@ -314,7 +317,7 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
 
 
 def explain_matching(records: Sequence[Record]) -> list[str]:
-    """Explain in which rounds algorithms were attacked at equal loss and which levels are left out."""
+    """Return notes about loss levels: the rounds that reach them, and the levels that are left out."""
     matched, losses = collect_matched_rounds(records), collect_losses(records)
     if not matched:
         return []

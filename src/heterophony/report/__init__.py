@@ -1,1 +1,1 @@
-"""The HTML page, the dashboard and figures, all computed from the run folders."""
+"""The HTML page, the dashboard and figures, all computed from run folders."""

@@ -1,6 +1,6 @@
-"""The boards of a run: their state as the server writes it, and their activities in every round.
+"""The boards of a run, for the page: their states from the server's file, and their activities by round.
 
-Both contain what boards sent, so nothing is trusted: a malformed file becomes a
+Both contain values that boards sent, so none is trusted: a malformed file becomes a
 one-line problem, and malformed numbers are left out.
 """
 
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
-from ..runs.events import Event, RoundEvent, select_rounds
+from ..runs.events import RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
-from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_page
+from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_table_data
+
+if TYPE_CHECKING:
+    from .runs import Run
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -48,7 +51,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class BoardStatus:
-    """The state of every board of a run, and their table; or the problem with the file."""
+    """The states of a run's boards and their table, or the problem with the file."""
 
     problem: str = ""
     server: str = ""  # waiting, running, ended, stopped
@@ -59,7 +62,7 @@ class BoardStatus:
 
 
 def read_board_status(folder: Path) -> BoardStatus | None:
-    """Read the status that the server wrote last; None if the run has no boards."""
+    """Read the board status that the server last wrote to the run folder; None if the run has no boards."""
     path = folder / BOARDS_FILE
     try:
         return parse_board_status(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
@@ -77,9 +80,9 @@ def read_board_status(folder: Path) -> BoardStatus | None:
 
 
 def parse_board_status(content: Json) -> BoardStatus:
-    """Parse the content of the status file; raise an error if it is malformed."""
+    """Parse the content of the board status file; raise an error if it is malformed."""
     if content["form"] != FORMAT_VERSION:
-        raise ValueError("of another version")
+        raise ValueError("another version")
     written = require_number(content["written"])
     format_time(written, written)  # raises if it is not a date
     boards, others = content["boards"], content["others"]
@@ -97,11 +100,12 @@ def parse_board_status(content: Json) -> BoardStatus:
 
 
 def count_refused(board: Json) -> int:
+    """Count the refused and the wrong replies of a board."""
     return require_count(board["refused"]) + require_count(board["wrong"])
 
 
 def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
-    """List a board's cells for the table of boards."""
+    """List the cells of a board in the table of boards."""
     state, since = require_text(board["state"]), board["since"]
     away = state == "gone" and since is not None
     return [
@@ -123,8 +127,8 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section of boards; say so if the server has been silent for long."""
-    section = {"run": label, "table": render_page(boards.table), "states": boards.states}
+    """Build the page's section of boards, which says so if the server has not responded for long."""
+    section = {"run": label, "table": render_table_data(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}
     ended = boards.server == "ended"
@@ -142,7 +146,7 @@ def build_boards_section(boards: BoardStatus, label: str = "", now: float | None
 
 
 def summarise_boards(boards: BoardStatus) -> str:
-    """Return how many boards are in each state and how many messages were refused."""
+    """Describe how many boards are in each state and how many messages were refused."""
     states, n = Counter(boards.states), len(boards.states)
     counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
     total = f"{n} board{'s' * (n != 1)}"
@@ -158,6 +162,7 @@ def describe_activity(doing: Json) -> str:
 
 
 def format_client_list(names: Sequence[str]) -> str:
+    """Format the clients of a board; after ``MAX_LISTED_CLIENTS``, the rest is counted."""
     rest = len(names) - MAX_LISTED_CLIENTS
     return ", ".join(names[:MAX_LISTED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "") or "–"
 
@@ -178,21 +183,21 @@ def format_time(date: float, reference: float) -> str:
 
 # Checks of untrusted values ---------------------------------------------------------------------------------
 def require_text(value: Any) -> str:
-    """Return a text of a board, cut to ``MAX_TEXT_LENGTH``; raise TypeError if it is not a text."""
+    """Return a text that a board reported, cut to ``MAX_TEXT_LENGTH``; raise TypeError for other values."""
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value[:MAX_TEXT_LENGTH]
 
 
 def require_count(value: Any) -> int:
-    """Return a count of a board; raise ValueError if it is not a whole number from 0 to 2⁶³ − 1."""
+    """Return a count that a board reported; raise ValueError unless it is a whole number from 0 to 2⁶³ − 1."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("not a count")
     return value
 
 
 def require_number(value: Any) -> float:
-    """Return a number of a board; raise ValueError if it is not finite."""
+    """Return a number that a board reported; raise ValueError if it is not finite."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("not a number")
     return float(value)
@@ -214,25 +219,15 @@ ROUND_COLUMNS = (
 )
 
 
-class LabelledRun(Protocol):
-    """A run with its label and events."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def events(self) -> list[Event]: ...
-
-
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and the values of each board in a round."""
+    """Yield the name and the reported values of each board in a round."""
     boards = event.get("boards")
     if isinstance(boards, dict):
         known = {str(name): values for name, values in boards.items() if isinstance(values, dict)}
         yield from ((name, known[name]) for name in sort_names(known))
 
 
-def get_number(values: Mapping[str, Any], key: str) -> float | None:
+def get_finite_number(values: Mapping[str, Any], key: str) -> float | None:
     """Return the number under a key; None if it is missing or not finite."""
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -241,16 +236,16 @@ def get_number(values: Mapping[str, Any], key: str) -> float | None:
 
 
 # The page -----------------------------------------------------------------------------------
-def build_board_rounds_section(run: LabelledRun) -> Json | None:
+def build_board_rounds_section(run: Run) -> Json | None:
     """Build the section with charts of single rounds and a table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
     if not rounds:
         return None
     return {
         "run": run.label,
-        "rounds": [describe_round(e) for e in select_evenly(rounds, MAX_DRAWN_ROUNDS)],
+        "rounds": [build_round_chart(e) for e in select_evenly(rounds, MAX_DRAWN_ROUNDS)],
         "left_out": max(0, len(rounds) - MAX_DRAWN_ROUNDS),
-        "table": render_page(build_round_table(rounds)),
+        "table": render_table_data(build_round_table(rounds)),
     }
 
 
@@ -262,43 +257,43 @@ def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
     return [rounds[i] for i in sorted(places)]
 
 
-def describe_round(event: RoundEvent) -> Json:
-    """Return a round with the activities of its boards, for the chart of the page."""
+def build_round_chart(event: RoundEvent) -> Json:
+    """Build the data of a round's chart: the activities of every board."""
     return {
         "t": event["t"],
         "seconds": event["seconds"],
         "boards": [
-            {"name": name, "spans": list_spans(values.get("spans"))}
+            {"name": name, "spans": parse_spans(values.get("spans"))}
             for name, values in iterate_board_rounds(event)
         ],
     }
 
 
-def list_spans(spans: Any) -> list[list[Any]]:
-    """Return the well-formed spans, as [activity, client, begin, end]."""
+def parse_spans(spans: Any) -> list[list[Any]]:
+    """Parse a board's spans [activity, client, begin, end]; leave out malformed ones."""
     found = []
     for span in spans[:MAX_DRAWN_SPANS] if isinstance(spans, list) else []:
         if isinstance(span, list) and len(span) == 4 and span[0] in ACTIVITIES:
-            ends = [get_number({"": n}, "") for n in span[2:]]
+            ends = [get_finite_number({"": n}, "") for n in span[2:]]
             if None not in ends:
                 found.append([ACTIVITIES.index(span[0]), str(span[1])[:64], *ends])
     return found
 
 
 def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
-    """Build the table of averages over the rounds, one row per board."""
+    """Build the table of boards with averages over the rounds."""
     values: dict[str, dict[str, list[float]]] = {}
     for event in rounds:
         for name, board in iterate_board_rounds(event):
             for key in NUMBERS:
-                if (number := get_number(board, key)) is not None:
+                if (number := get_finite_number(board, key)) is not None:
                     values.setdefault(name, {}).setdefault(key, []).append(number)
     rows = [[name, *list_round_cells(values[name], len(rounds))] for name in sort_names(values)]
     return ResultTable.build(["board", *ROUND_COLUMNS], rows)
 
 
 def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Value]:
-    """List a board's cells for the table of averages over the rounds."""
+    """List the cells of a board in the table of averages over the rounds."""
 
     def average(key: str) -> float:
         return sum(found.get(key, [])) / rounds
@@ -318,14 +313,14 @@ def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Valu
     ]
 
 
-def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
-    """Write one line per run, round and board as CSV."""
+def write_board_rounds(runs: Sequence[Run], path: Path) -> None:
+    """Write a CSV of boards' rounds: one line per run, round and board."""
     if path.suffix != ".csv":
         raise ConfigError(f"--kind boards: write a .csv, as in -o boards.csv, not {path.name}")
     rows: Rows = [
         [
             *(run.label, event["t"], event["seconds"], name),
-            *(None if n is None else n if n % 1 else int(n) for n in list_numbers(values)),
+            *(None if n is None else n if n % 1 else int(n) for n in list_board_numbers(values)),
         ]
         for run in runs
         for event in select_rounds(run.events)
@@ -335,6 +330,6 @@ def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
     write_atomically(path, render_csv(table).encode())
 
 
-def list_numbers(values: Mapping[str, Any]) -> list[float | None]:
-    """List a board's ``NUMBERS`` in one round; None for those that are missing."""
-    return [get_number(values, key) for key in NUMBERS]
+def list_board_numbers(values: Mapping[str, Any]) -> list[float | None]:
+    """List a board's ``NUMBERS`` in one round; missing ones are None."""
+    return [get_finite_number(values, key) for key in NUMBERS]

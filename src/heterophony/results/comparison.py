@@ -25,7 +25,7 @@ BOLD_NOTE = f"Bold: higher than every other row beyond chance (paired by seed, p
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, population standard deviation and 95 % interval of the mean, if there are several values."""
+    """The mean, population standard deviation and 95 % interval of a measure over the seeds."""
 
     mean: float
     std: float
@@ -35,19 +35,19 @@ class Spread:
     def from_values(
         cls, values: Sequence[float], lowest: float = -inf, highest: float = inf
     ) -> Spread:
-        """Summarise values of a measure whose possible values end at ``lowest`` and ``highest``."""
+        """Summarise values of a measure; ``lowest`` and ``highest`` are its bounds."""
         of = MeanStd.from_values(values)
         interval = statistics.compute_confidence_interval(values, lowest=lowest, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
 
     def to_cell(self) -> Cell:
-        """Return the cell of a table; a single value has no deviation."""
+        """Return the spread as a table cell; a single value has no deviation."""
         return Cell(self.mean, self.std if self.ci95 else None, self.ci95)
 
 
 @dataclass(frozen=True)
 class PairedDifference(Spread):
-    """A spread of paired differences, with p and p corrected for the number of rows."""
+    """The spread of paired differences between two series, with p and Holm-corrected p."""
 
     p: float = 1.0
     p_holm: float = 1.0
@@ -55,7 +55,7 @@ class PairedDifference(Spread):
 
 @dataclass(frozen=True)
 class Differences:
-    """The paired differences between a series and the first one, over their common seeds."""
+    """The paired differences of a series from the first series, over their common seeds."""
 
     to: str
     seeds: list[int]
@@ -64,7 +64,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One series: its measures over the seeds and its comparison with the others."""
+    """A row of a comparison: one series, its measures over the seeds, and its differences from the first."""
 
     name: str
     algorithm: str
@@ -78,7 +78,7 @@ class ComparisonRow:
     leads: tuple[str, ...] = ()  # measures in which it is higher than all others, beyond chance
 
     def get_cell(self, key: str) -> Cell:
-        """Return a measure with its deviation over the seeds.
+        """Return the table cell of a measure, with its deviation over the seeds.
 
         With one seed, the deviation is that of the last ten evaluations.
         """
@@ -90,7 +90,7 @@ class ComparisonRow:
         return replace(cell, mark="bold") if key in self.leads else cell
 
     def get_difference(self, key: str) -> PairedDifference | None:
-        """Return the paired difference from the first series; None if there is no pair."""
+        """Return the row's paired difference from the first series in a measure; None without a pair."""
         return self.differences.measures.get(key) if self.differences else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,18 +124,18 @@ class ComparisonRow:
 
 
 def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """Return one row per series; leave out series with a run that was never evaluated."""
+    """Compare runs: build one row per series; leave out series with a run that was never evaluated."""
     groups = group_by_series(runs).values()
     series = [group for group in groups if all(run.current_summary for run in group)]
     alone = index_local_runs(runs)
-    rows = [build_row(group, series[0], alone) for group in series]
+    rows = [build_comparison_row(group, series[0], alone) for group in series]
     return mark_leads(correct_p_values(rows), series)
 
 
-def build_row(
+def build_comparison_row(
     group: Sequence[Run], first: Sequence[Run], alone: Mapping[tuple[int, str], Summary]
 ) -> ComparisonRow:
-    """Build the row of a series; ``alone`` holds the summaries of Local by seed and data."""
+    """Build the comparison row of a series; ``alone`` has the summaries of Local by seed and data."""
     summaries = list_summaries(group)
     measures = [extract_measures(s) | compare_with_local(s, alone) for s in summaries]
     common = [k for k in measures[0] if all(k in m for m in measures)]
@@ -146,7 +146,7 @@ def build_row(
         seeds=[r.seed for r in group],
         state=group[0].state,
         spreads={
-            k: Spread.from_values(v, *find_bounds(k, v, group[0].start.get("task")))
+            k: Spread.from_values(v, *get_measure_bounds(k, v, group[0].start.get("task")))
             for k, v in ((k, [m[k] for m in measures]) for k in common)
         },
         evaluation_std={m: fmean(stds) for m, stds in ten.items() if f"{m}.last10" in common},
@@ -159,11 +159,12 @@ def build_row(
 
 
 def list_summaries(group: Iterable[Run]) -> list[Summary]:
+    """List the summaries of the runs that were evaluated."""
     return [s for s in (run.current_summary for run in group) if s]
 
 
 def extract_measures(summary: Summary) -> dict[str, float]:
-    """Return the numbers of one run by key; G is left out if there is no generic model."""
+    """Return the compared measures of a run by key, without those that it does not have."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
         if a:
@@ -184,10 +185,12 @@ def extract_measures(summary: Summary) -> dict[str, float]:
     return out | {k: v for k, v in optional.items() if v is not None}
 
 
-def find_bounds(key: str, values: Sequence[float], task: str | None = None) -> tuple[float, float]:
-    """Return the smallest and the largest possible value of a measure.
+def get_measure_bounds(
+    key: str, values: Sequence[float], task: str | None = None
+) -> tuple[float, float]:
+    """Return the smallest and the largest possible value of a measure, for intervals.
 
-    R² and the losses of users, as these ``values`` may be, can be negative.
+    R² and users' own losses can be negative.
     """
     if key in (*HIGHER_IS_BETTER, "new_clients"):
         return (-inf if task == "regression" else 0.0), 1.0
@@ -195,7 +198,7 @@ def find_bounds(key: str, values: Sequence[float], task: str | None = None) -> t
 
 
 def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
-    """Return the summaries of finished runs of Local by seed and data; the first of several counts."""
+    """Index the summaries of finished runs of Local by seed and data; the first of several counts."""
     found = dict[tuple[int, str], Summary]()
     for run in runs:
         if run.algorithm == "local" and (s := run.summary):
@@ -206,7 +209,7 @@ def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
 def compare_with_local(
     summary: Summary, alone: Mapping[tuple[int, str], Summary]
 ) -> dict[str, float]:
-    """Return the share of clients with a higher P in Local; empty without a run of Local to compare."""
+    """Return ``below_local``, the share of clients with a higher P in Local; empty without such a run."""
     local = alone.get((summary.seed, summary.data_sha256))
     if local is None or local is summary or local.clients.keys() != summary.clients.keys():
         return {}
@@ -215,12 +218,12 @@ def compare_with_local(
 
 
 def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
-    """Return measures by seed and data; runs with the same key form a pair."""
+    """Index the measures of a series by seed and data; runs with the same key form a pair."""
     return {(s.seed, s.data_sha256): extract_measures(s) for s in list_summaries(group)}
 
 
 def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
-    """Return the new clients of finished runs, with the seeds of the runs."""
+    """Collect the results of new clients from finished runs, with the seed of each run."""
     summaries = [run.summary for run in group if run.summary]
     return [(s.seed, s.new_clients) for s in summaries if s.new_clients]
 
@@ -244,7 +247,7 @@ def list_new_client_values(several: Sequence[NewClients], key: str) -> list[floa
 
 
 def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differences | None:
-    """Compute paired differences to ``first`` over common seeds with the same data."""
+    """Compute the paired differences of a series from ``first``, over common seeds with the same data."""
     own, other = index_measures_by_block(group), index_measures_by_block(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
@@ -264,7 +267,7 @@ def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDi
 
 
 def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    """Set ``p_holm`` of every difference, which is p corrected for the number of rows."""
+    """Set ``p_holm`` of every difference: p with Holm's correction for the number of rows."""
     corrected: dict[str, dict[str, PairedDifference]] = {row.name: {} for row in rows}
     for key in ACCURACIES:
         gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
@@ -282,7 +285,7 @@ def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
 def mark_leads(
     rows: Sequence[ComparisonRow], series: Sequence[Sequence[Run]]
 ) -> list[ComparisonRow]:
-    """Set the measures in which each row leads; only finished runs are compared."""
+    """Set ``leads`` of every row: the measures in which it is higher than all others, beyond chance."""
     measured = {
         row.name: index_measures_by_block(group)
         for row, group in zip(rows, series, strict=True)
@@ -296,7 +299,7 @@ def mark_leads(
 
 
 def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | None:
-    """Find the series whose measure is higher than that of all others, beyond chance.
+    """Find the series that leads in a measure: it is higher than all others, beyond chance.
 
     The highest series is compared with every other one over the seeds and data that both have. All
     p values, corrected for their number (Holm), must be below ALPHA.
@@ -329,7 +332,7 @@ def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | 
 
 
 def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | None:
-    """Explain the meaning of bold in these columns, or why nothing is bold; None without a comparison."""
+    """Explain what bold means in these columns, or why nothing is bold; None without a comparison."""
     if any(key in row.leads for row in rows for key in keys):
         return BOLD_NOTE
     reason = explain_missing_lead(rows)
@@ -337,7 +340,7 @@ def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | No
 
 
 def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
-    """Explain why no row leads beyond chance; None if fewer than two are finished."""
+    """Explain why no row of a comparison leads; None if fewer than two are finished."""
     finished = [row for row in rows if row.state == "finished"]
     if len(finished) < 2:
         return None
@@ -352,7 +355,7 @@ def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
 
 
 def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
-    """List the conclusions about G and P; a conclusion that holds for both is one sentence."""
+    """List the conclusions of a comparison about G and P; equal conclusions become one sentence."""
     titles: dict[str, list[str]] = {}
     for key, title in HEADLINES.items():
         if conclusion := describe_conclusion(rows, key):
@@ -361,7 +364,7 @@ def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
-    """Describe which rows differ from the first, or why this cannot be decided; None without a pair."""
+    """Describe which rows differ from the first in a measure, or why this cannot be decided; None without a pair."""
     gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
     if not gaps:
         return None
@@ -377,19 +380,19 @@ def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
     beside = f" with {others} other comparison{'s' * (others > 1)}" if others else ""
     if pairs == 1:
         return (
-            "one pair of runs with the same seed and data, which cannot tell a difference from"
-            f" chance; for p < {statistics.ALPHA}{beside} it takes at least {needed} seeds."
+            "one pair of runs with the same seed and data cannot tell a difference from chance;"
+            f" p < {statistics.ALPHA}{beside} needs at least {needed} seeds."
         )
     return (
         f"{pairs} pairs of runs with the same seed and data are too few for p < {statistics.ALPHA}"
         f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
-        f" p = {statistics.compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
-        " are plausible."
+        f" p = {statistics.compute_smallest_p(pairs):.2g}; the intervals show which differences are"
+        " plausible."
     )
 
 
 def describe_significant_differences(gaps: Mapping[str, PairedDifference], first: str) -> str:
-    """Describe which rows are significantly higher or lower than the first."""
+    """Describe which rows are significantly higher or lower than the first row."""
     sides: dict[str, list[str]] = {"higher": [], "lower": []}
     for name, gap in gaps.items():
         if gap.p_holm < statistics.ALPHA:

@@ -1,4 +1,4 @@
-"""The tables of a comparison, for the terminal, for files and for the sections of a page."""
+"""The tables of a comparison of runs, for the terminal, files and the report page."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ IN_CSV: NameColumns = {
 def build_comparison_table(
     rows: Sequence[ComparisonRow], keys: Sequence[str] = (), names: NameColumns = IN_FILES
 ) -> ResultTable:
-    """Build the table of all measures, or of the measures with these keys; leads are bold."""
+    """Build the table of a comparison, with all measures or those with these keys; leads are bold."""
     measured = {key for row in rows for key in row.spreads}
     known = {k: c for k, c in COLUMNS.items() if k in ALWAYS_SHOWN or k in measured}
     columns = [choose(known, key, "--columns") for key in keys or known]
@@ -90,11 +90,12 @@ def build_comparison_table(
 
 
 def format_seeds(seeds: Sequence[int]) -> str:
+    """Format seeds for a table cell, as in ``0, 1, 2``."""
     return ", ".join(map(str, seeds))
 
 
 def export_comparison(runs: Sequence[Run], path: Path, keys: Sequence[str] = ()) -> None:
-    """Write the comparison in the format of the file's suffix, with all columns or only these."""
+    """Write the table of a comparison in the format of the path's suffix, with all or these columns."""
     names = IN_CSV if path.suffix == ".csv" else IN_FILES
     table = build_comparison_table(compare_runs(runs), keys, names)
     write_atomically(path, TABLE_FORMATS[path.suffix](table).encode())
@@ -144,7 +145,7 @@ def build_statistics_tables(rows: Sequence[ComparisonRow]) -> list[ResultTable]:
 
 
 def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
-    """List mean, difference and p; p is missing for a single pair."""
+    """List the cells of a row's mean, difference and p; p is missing for a single pair."""
     own, gap = row.spreads.get(key), row.get_difference(key)
     return [
         own.to_cell() if own else Cell(),
@@ -154,7 +155,7 @@ def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
 
 
 def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of further metrics, as means over the seeds; None without metrics."""
+    """Build the table of the tasks' further metrics, as means over the seeds; None without metrics."""
     measured = [r for r in runs if r.current_summary and r.current_summary.metrics]
     names = dict.fromkeys(n for r in measured if (s := r.current_summary) for n in s.metrics)
     infos = [(get_metric_info(name), m) for name in names for m in "GP"]
@@ -171,7 +172,7 @@ def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
 
 
 def build_net_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of P by net, over the seeds; None if no run has different nets."""
+    """Build the table of P by net, as means over the seeds; None if no run has different nets."""
     mixed = [r for r in runs if r.current_summary and r.current_summary.nets]
     names = dict.fromkeys(n for r in mixed if (s := r.current_summary) for n in s.nets)
     if not names:
@@ -200,7 +201,7 @@ def average_metric(group: Sequence[Run], name: str, measure: str) -> float | Non
 
 
 def build_new_client_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of new clients, with a row for each series that has any; None if none has."""
+    """Build the table of new clients, with a row for each series that has some; None without any."""
     rows: Rows = []
     for name, group in group_by_series(runs).items():
         if not (found := collect_new_clients(group)):
@@ -217,7 +218,7 @@ def build_new_client_table(runs: Sequence[Run]) -> ResultTable | None:
 
 
 def average_cell(values: Sequence[float]) -> Cell:
-    """Return the mean of values and, if there are several, their deviation."""
+    """Return a table cell with the mean of values and, if there are several, their deviation."""
     if not values:
         return Cell()
     return Cell(fmean(values), pstdev(values) if len(values) > 1 else None)
@@ -227,7 +228,7 @@ def average_cell(values: Sequence[float]) -> Cell:
 
 
 def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
-    """Build the tables that ``compare`` prints: the main measures with all notes, and other metrics."""
+    """Build the tables that ``heterophony compare`` prints: main measures with notes, and other metrics."""
     rows = compare_runs(runs)
     measured = {key for row in rows for key in row.spreads}
     shown = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
@@ -255,7 +256,7 @@ def build_overview_tables(runs: Sequence[Run]) -> list[ResultTable]:
 
 
 def list_overview_cells(row: ComparisonRow, shown: Sequence[str], new: bool) -> list[Value]:
-    """List the cells of a row of the table that ``compare`` prints."""
+    """List the cells of a comparison row in the table that ``heterophony compare`` prints."""
     gaps = [row.get_difference(key) for key in HEADLINES]
     sent = sum(row.spreads[f"MB_{way}"].mean for way in ("up", "down"))
     work = row.spreads.get("work")
@@ -273,7 +274,7 @@ def list_overview_cells(row: ComparisonRow, shown: Sequence[str], new: bool) -> 
 def list_overview_notes(
     runs: Sequence[Run], rows: Sequence[ComparisonRow], shown: Sequence[str], new: bool
 ) -> list[str | None]:
-    """List the notes below the table: its columns, its data and its conclusions."""
+    """List the notes below the table of ``heterophony compare``: columns, data and conclusions."""
     seeds = len(rows[0].seeds)
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     return [
@@ -289,7 +290,7 @@ def list_overview_notes(
 
 
 def list_runs_at_chance(runs: Sequence[Run]) -> list[str]:
-    """List the runs that are no better than chance, in as few sentences as possible."""
+    """Describe the runs that are no better than chance; runs with the same reason share a sentence."""
     named = dict[str, list[str]]()
     for run in runs:
         if run.summary and (sentence := describe_chance_level(run.summary, run.start)):

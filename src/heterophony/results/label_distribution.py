@@ -23,7 +23,7 @@ from .runs import Run
 
 @dataclass(frozen=True)
 class BalancedSizes:
-    """Every client's training examples after FedReG's rebalancing."""
+    """The number of training examples of every client after FedReG's rebalancing."""
 
     target_rule: str  # number of examples each class is balanced to, in words
     num_kept: NDArray[np.int64]  # the client's own examples
@@ -31,12 +31,13 @@ class BalancedSizes:
 
     @property
     def train_sizes(self) -> NDArray[np.int64]:
+        """Training examples per client after rebalancing, kept and copied."""
         return self.num_kept + self.num_copies
 
 
 @dataclass(frozen=True)
 class LabelDistribution:
-    """The numbers that figures and pages of a federation show."""
+    """The examples of a federation per client and class, for figures and pages."""
 
     name: str
     clients: tuple[str, ...]
@@ -54,16 +55,17 @@ class LabelDistribution:
 
     @property
     def title(self) -> str:
+        """The name of the data set and the number of clients."""
         return f"{self.name}, {len(self.clients)} client{'s' * (len(self.clients) != 1)}"
 
 
 def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> LabelDistribution:
-    """Count a federation's examples and, if the algorithm rebalances, the sizes afterwards."""
+    """Count a federation's examples per client and class and, for FedReG, the sizes after rebalancing."""
     return LabelDistribution(
         federation.name,
         federation.clients,
         federation.labels,
-        federation.counts(),
+        federation.count_labels(),
         np.array(list(federation.sizes("test").values())),
         compute_balanced_sizes(federation, algorithm),
         np.array(list(federation.sizes("validation").values())) if federation.validates else None,
@@ -71,11 +73,11 @@ def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> 
 
 
 def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> BalancedSizes | None:
-    """Count how many examples every client keeps and copies; None without rebalancing."""
+    """Count the examples that FedReG keeps and copies for every client; None for other algorithms."""
     if not isinstance(algorithm, FedReG) or algorithm.ablation == "no_balancing":
         return None
     rule = (algorithm.threshold, algorithm.threshold_scope)
-    counts = torch.tensor(federation.counts())
+    counts = torch.tensor(federation.count_labels())
     targets = compute_class_targets(counts, *rule)
     sizes = np.array([count_kept_and_copied(c, t) for c, t in zip(counts, targets, strict=True)])
     return BalancedSizes(describe_class_target(*rule), sizes[:, 0], sizes[:, 1])
@@ -88,7 +90,7 @@ TRAINED = 2
 
 @dataclass(frozen=True)
 class ParticipationMatrix:
-    """Rounds × clients: NOT_SELECTED, NO_REPLY or TRAINED."""
+    """The participation of clients in rounds (rounds × clients): NOT_SELECTED, NO_REPLY or TRAINED."""
 
     run_labels: tuple[str, ...]  # labels of all runs with this participation
     clients: tuple[str, ...]
@@ -107,7 +109,7 @@ class ParticipationMatrix:
 
 
 def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
-    """Collect the participation of every run; runs with the same participation share one entry."""
+    """Collect the participation matrices of runs; runs with the same participation share one."""
     matrices: dict[tuple[str, bytes], ParticipationMatrix] = {}
     for run in runs:
         clients, sha = tuple(run.start["clients"]), str(run.start["data_sha256"])
@@ -119,7 +121,7 @@ def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
 
 
 def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.int8]:
-    """Build the matrix of rounds × clients from the events of a run."""
+    """Build the participation matrix (rounds × clients) from the events of a run."""
     rounds = select_rounds(run.events)
     column = {c: i for i, c in enumerate(clients)}
     matrix = np.full((len(rounds), len(clients)), NOT_SELECTED, np.int8)
@@ -132,5 +134,6 @@ def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.i
 
 
 def count_rounds_per_client(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Count the rounds of each client in which the mask (rounds × clients) is true."""
     sums: NDArray[np.int64] = mask.sum(axis=0)
     return sums

@@ -1,4 +1,4 @@
-"""Overviews of runs: costs, progress and state for lists, and the tables and notes of one run."""
+"""Overviews of run folders: progress and cost for lists of runs, and the tables of a single run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CostColumns = dict[str, list[float]]
 
 
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
-    """Return the costs before each evaluation as columns; evaluation t is made before round t.
+    """Return the bytes and seconds that a run used before each evaluation, as columns.
 
     ``MB`` counts 10⁶ bytes, up and down. ``simulated`` is present if there is a simulated clock.
     """
@@ -62,7 +62,7 @@ def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The progress of one run."""
+    """The progress of one run: its state, algorithm, G and P."""
 
     folder: Path
     state: str  # finished, round 3 of 20, not started, damaged, unreadable
@@ -73,12 +73,14 @@ class RunProgress:
 
 def list_run_progress(path: Path) -> list[RunProgress]:
     """List the progress of all runs at or below the path, newest first."""
-    folders = sorted(find_runs(path), key=lambda folder: -find_change(folder / CONFIG_FILE))
+    folders = sorted(
+        find_runs(path), key=lambda folder: -get_modification_time(folder / CONFIG_FILE)
+    )
     return [read_run_progress(folder) for folder in folders]
 
 
-def find_change(path: Path) -> int:
-    """Return when the file last changed, in nanoseconds; 0 if that is unknown."""
+def get_modification_time(path: Path) -> int:
+    """Return when a file was last modified, in nanoseconds; 0 if this is unknown."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -86,7 +88,7 @@ def find_change(path: Path) -> int:
 
 
 def read_run_progress(folder: Path) -> RunProgress:
-    """Read the progress of one run; damage becomes its state, so that it does not hide other runs."""
+    """Read the progress of one run; a damaged run gets the state ``damaged`` and raises nothing."""
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
@@ -101,7 +103,7 @@ def read_run_progress(folder: Path) -> RunProgress:
 
 
 def read_finished_run(folder: Path) -> RunProgress:
-    """Read a finished run from result.json, which is much shorter than the events."""
+    """Read the progress of a finished run from result.json, which is much shorter than its events."""
     result = read_json(folder / RESULT_FILE)
     g, p = (parse_accuracy(result[k]) if result[k] is not None else None for k in "GP")
     return RunProgress(folder, "finished", str(result["algorithm"]), g, p)
@@ -109,25 +111,25 @@ def read_finished_run(folder: Path) -> RunProgress:
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
     """Parse an accuracy of result.json; raise an error if a number is not finite."""
-    last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
-    best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
+    last10 = MeanStd(*(check_result_number(accuracy["last10"][k]) for k in ("mean", "std")))
+    best, last = (check_result_number(accuracy[k]) for k in ("best", "last"))
     return Accuracy(best, int(accuracy["best_round"]), last, last10)
 
 
-def check_finite(number: Any) -> float:
-    """Return the number; raise FolderError if it is not finite."""
+def check_result_number(number: Any) -> float:
+    """Return a number of result.json; raise FolderError if it is not finite."""
     if isinstance(number, bool) or not math.isfinite(number):
         raise FolderError(f"{RESULT_FILE} is damaged: {number} is not a finite number")
     return float(number)
 
 
 def read_unfinished_run(folder: Path) -> RunProgress:
-    """Summarise all events, because there is no result.json yet."""
+    """Read the progress of an unfinished run from its events, because it has no result.json yet."""
     run = load_run(folder)
     summary = run.current_summary
     g, p = (summary.G, summary.P) if summary else (None, None)
     for accuracy in filter(None, (g, p)):
-        check_finite(accuracy.last10.mean), check_finite(accuracy.best)
+        check_result_number(accuracy.last10.mean), check_result_number(accuracy.best)
     return RunProgress(folder, run.state, run.algorithm, g, p)
 
 
@@ -141,7 +143,7 @@ QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
 @dataclass(frozen=True)
 class RunOverview:
-    """The data of a run in a list, apart from its accuracies; empty if the events cannot be read."""
+    """The rounds, speed and small curves of a run in a list; empty if its events cannot be read."""
 
     rounds: int = 0
     done: int = 0
@@ -157,17 +159,17 @@ class RunOverview:
 
 
 def read_run_overview(folder: Path) -> RunOverview:
-    """Read the overview of a run; parse only the lines that it needs."""
+    """Read the overview of a run, parsing only the event lines that are needed."""
     path = folder / EVENTS_FILE
     try:
-        return summarise_lines(path)
+        return summarise_event_file(path)
     except Exception:  # a damaged file may raise any error
         return RunOverview()  # the state in the list says what is wrong
 
 
-def summarise_lines(path: Path) -> RunOverview:
-    """Summarise an event file; raise an error if it is damaged."""
-    start, evaluations, rounds = split_lines(path)
+def summarise_event_file(path: Path) -> RunOverview:
+    """Build the overview of a run from its event file; raise an error if it is damaged."""
+    start, evaluations, rounds = read_lines_by_kind(path)
     begun = parse_json_line(path, start)
     seconds = [float(parse_json_line(path, line)["seconds"]) for line in rounds[-AVERAGED_ROUNDS:]]
     curves = {m: read_small_curve(path, begun, evaluations, m) for m in MEASURES}
@@ -181,8 +183,8 @@ def summarise_lines(path: Path) -> RunOverview:
     )
 
 
-def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
-    """Return the lines of the start, the evaluations and the rounds unparsed, as most are not needed."""
+def read_lines_by_kind(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
+    """Read the lines of a run's start, evaluations and rounds from its event file, unparsed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
     with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
         for line in file:
@@ -195,7 +197,7 @@ def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
 def read_small_curve(
     path: Path, start: Any, evaluations: list[bytes], measure: Measure
 ) -> list[list[float]]:
-    """Read evenly spaced evaluations of a measure, including the last; round to three digits."""
+    """Read a run's curve of a measure at evenly spaced evaluations, including the last one."""
     measured = [line for line in evaluations if f'"{measure}":null'.encode() not in line]
     stride = -(-len(measured) // MAX_POINTS) or 1
     events: list[Any] = [parse_json_line(path, line) for line in measured[::-stride]]
@@ -252,7 +254,7 @@ METRICS_TITLE = "other metrics, after the last round"
 
 
 def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> list[ResultTable]:
-    """Build the tables that ``run`` prints; with ``trained``, also P of clients right after training."""
+    """Build the tables that ``heterophony run`` prints; ``trained`` adds P right after local training."""
     fair, loss = summary.fairness, summary.loss
     rows = [
         ["G, generic model", *list_accuracy_cells(summary.G, fair["G"], loss.get("G"))],
@@ -273,7 +275,7 @@ def build_run_tables(summary: Summary, folder: Path, trained: bool = False) -> l
         ["", *PERCENT_COLUMNS, LOSS_COLUMN, VALIDATION_COLUMN],
         rows,
         f"{name}, {rounds}, seed {summary.seed}: {score} in %",
-        list_notes(summary, folder),
+        list_run_notes(summary, folder),
     )
     optional = {LOSS_COLUMN: bool(loss), VALIDATION_COLUMN: summary.P.chosen is not None}
     kept = [c.name for c in main.columns[1:] if optional.get(c, True)]
@@ -290,7 +292,7 @@ def build_net_tables(summary: Summary) -> list[ResultTable]:
 def list_accuracy_cells(
     a: Accuracy | None, fair: Fairness | None = None, loss: float | None = None
 ) -> list[Value]:
-    """List the cells of a measure in the order of the columns."""
+    """List the cells of an accuracy (best, last, last 10, …) in the table of a run."""
     if a is None:
         return [None] * 6
     chosen = a.chosen
@@ -305,12 +307,12 @@ def list_accuracy_cells(
 
 
 def list_last_cells(last: float | None, worst: Cell | None = None) -> list[Value]:
-    """List the cells of new clients, which are evaluated once."""
+    """List the cells of new clients, which are evaluated only once, in the table of a run."""
     return [None, last, None, worst, None, None]
 
 
 def build_metric_tables(summary: Summary) -> list[ResultTable]:
-    """Build the table of further metrics; empty if there are none."""
+    """Build the table of a run's further metrics; empty if there are none."""
     infos = [(get_metric_info(name), of) for name, of in summary.metrics.items()]
     rows = [[get_metric_title(i), *(i.format(of.get(m)) for m in "GP")] for i, of in infos]
     columns: Columns = ["", Column("G"), Column("P")]
@@ -318,14 +320,15 @@ def build_metric_tables(summary: Summary) -> list[ResultTable]:
 
 
 def get_metric_title(info: MetricInfo) -> str:
+    """Return the title of a metric in tables."""
     return info.title or info.name.replace("_", " ")
 
 
 # Notes --------------------------------------------------------------------------------------
 
 
-def list_notes(summary: Summary, folder: Path) -> list[str | None]:
-    """List the notes on a run: chance level, missing G, data, privacy and cost."""
+def list_run_notes(summary: Summary, folder: Path) -> list[str | None]:
+    """List the notes below the table of a run: chance level, missing G, data, privacy and cost."""
     events = folder / EVENTS_FILE
     start = get_start(list(islice(read_events(events), 1)))
     return [
@@ -340,7 +343,7 @@ def list_notes(summary: Summary, folder: Path) -> list[str | None]:
 
 
 def describe_lone_clients(events: Iterable[Event]) -> str | None:
-    """Return a note if each round had only one of several clients, so that nothing was averaged."""
+    """Return a note if every round of a run had a single client, so that nothing was averaged."""
     known: Sequence[str] = []
     rounds = 0
     for event in events:
@@ -376,7 +379,7 @@ def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
 
 
 def describe_privacy(summary: Summary) -> str:
-    """Describe in one sentence how much privacy a run has spent."""
+    """Describe the ε and δ of a run in one sentence."""
     bound = "no bound on ε" if summary.epsilon is None else f"ε = {summary.epsilon:.3f}"
     unit, how = summary.privacy["unit"], summary.privacy["accounting"]
     return (

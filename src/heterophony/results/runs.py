@@ -20,7 +20,7 @@ from ..core.settings import flatten_config
 from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
-from ..runs.summary import Summary, describe_state, summarise, summarise_so_far
+from ..runs.summary import Summary, describe_run_state, summarise, summarise_so_far
 from .boards import BoardStatus, read_board_status
 
 Curve = list[tuple[int, float]]
@@ -45,10 +45,12 @@ class Run:
 
     @property
     def start(self) -> StartEvent:
+        """The event with which the run began."""
         return get_start(self.events)
 
     @property
     def algorithm(self) -> str:
+        """The name of the algorithm in the configuration."""
         return str(self.start["algorithm"])
 
     @property
@@ -63,11 +65,11 @@ class Run:
     @property
     def state(self) -> str:
         """``finished``, or ``round 3 of 20``."""
-        return describe_state(self.events)
+        return describe_run_state(self.events)
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary, of an unfinished run as if it stopped now; None before the first evaluation."""
+        """The summary of the run, also while it is unfinished; None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property
@@ -82,17 +84,17 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Load one run folder; its label is the display name of its algorithm."""
+    """Load one run folder; raise FolderError if it is damaged."""
     try:
-        return read_run(folder)
+        return read_run_files(folder)
     except HeterophonyError:
         raise
     except Exception as error:  # a damaged file may raise any error
         raise FolderError(f"{folder} {DAMAGED}") from error
 
 
-def read_run(folder: Path) -> Run:
-    """Read a run folder; damaged files raise errors of many kinds."""
+def read_run_files(folder: Path) -> Run:
+    """Read the files of a run folder, labelled with the algorithm; damaged files raise many kinds of errors."""
     config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
     if not is_file(config):
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
@@ -136,7 +138,7 @@ def load_runs(
     """
     runs: dict[Path, Run] = {}
     for path in paths:
-        loaded, problems = load_path(path, check)
+        loaded, problems = load_runs_at(path, check)
         if problems and (not loaded or is_file(path / CONFIG_FILE)):
             raise FolderError(problems[0])
         for problem in problems:
@@ -145,8 +147,8 @@ def load_runs(
     return label_runs(list(runs.values()))
 
 
-def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
-    """Load the runs at one path; runs in an archive are loaded as if unpacked next to it."""
+def load_runs_at(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
+    """Load the runs at one path; packed runs are loaded as if their archive were unpacked."""
     archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
     if archive is None:
         return load_readable_runs(find_started_folders(path), check)
@@ -180,7 +182,7 @@ def load_readable_runs(
 
 
 def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]:
-    """Return the path itself if it is a run folder, otherwise the run folders in it that have started.
+    """Return the started run folders in a path, or the path itself if it is a run folder.
 
     ``unpacked`` is the folder with the path's unpacked archive; a run in both is read from the path.
     """
@@ -198,7 +200,7 @@ def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]
 
 
 def has_started(events: Path) -> bool:
-    """Return True if a run has an event, or a file of events that cannot be read."""
+    """Return True if a run has started: it has an event, or its event file cannot be read."""
     try:
         return any(True for _ in read_events(events))
     except HeterophonyError:
@@ -230,7 +232,7 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def build_base_labels(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its algorithm and the settings in which it differs from the algorithm's other runs."""
+    """Label each run by its algorithm and the settings that differ between runs of this algorithm."""
     settings = [select_experiment_settings(run) for run in runs]
     by_algorithm: dict[str, list[dict[str, str]]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -244,14 +246,14 @@ def build_base_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
-    """Return a distinct display name for each algorithm, even if a user's own is also named FedAvg."""
+    """Return a distinct display name per algorithm, even if a user's own is also called FedAvg."""
     names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
     uses = Counter(names.values())
     return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
 
 
 def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
-    """Return the keys whose values differ between runs."""
+    """Return the setting keys whose values differ between runs."""
     keys = {k for settings in runs for k in settings}
     return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
 
@@ -262,14 +264,14 @@ def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
 
 
 def select_experiment_settings(run: Run) -> dict[str, str]:
-    """Return the settings that define the experiment: all but IGNORED_SETTINGS."""
+    """Return a run's settings that define its experiment: all but ``IGNORED_SETTINGS``."""
     return {
         k: v for k, v in iterate_setting_texts(run.config) if not k.startswith(IGNORED_SETTINGS)
     }
 
 
 def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every setting as text, with its dotted key."""
+    """Yield the dotted key and the text of every setting of a configuration."""
     for key, value in flatten_config(config):
         if key == "model.group":  # the seed decides which clients have which net
             yield key, ", ".join(str(group.get("name")) for group in value)

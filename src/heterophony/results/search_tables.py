@@ -13,7 +13,13 @@ from ..core.errors import FolderError
 from ..core.files import read_json
 from ..runs.curves import Accuracy, MeanStd
 from ..runs.events import Event, Measure, get_end, get_start, select_rounds
-from ..runs.run_index import EVENTS_FILE, EarlyStop, describe_stop, read_events, read_stop
+from ..runs.run_index import (
+    EVENTS_FILE,
+    EarlyStop,
+    describe_early_stop,
+    read_early_stop,
+    read_events,
+)
 from ..runs.summary import Summary, summarise
 from .table import Cell, Column, Columns, ResultTable, Rows, Value
 
@@ -22,10 +28,10 @@ SWEEP_FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class SweepMeasure:
-    """G or P of one combination of settings; mean and deviation are over its seeds.
+    """G or P of one combination of settings, as mean and deviation over its seeds.
 
-    ``test`` is that of the round with the highest validation accuracy; without validation examples, the
-    mean of the last ten evaluations.
+    ``test`` is measured in the round with the highest validation accuracy; without validation examples, it is
+    the mean of the last ten evaluations.
     """
 
     validation: MeanStd | None
@@ -44,15 +50,19 @@ class SweepRow:
     G: SweepMeasure | None = None
     reason: str = ""  # why it diverged or was stopped early
 
+    def get_measure(self, by: Measure) -> SweepMeasure | None:
+        """Return P or G."""
+        return self.P if by == "P" else self.G
+
     def rank(self, by: Measure) -> float:
-        """Return the sort key of the row; lower is better."""
-        measure = self.P if by == "P" else self.G
+        """Return the sort key of the row: lower for a higher validation accuracy."""
+        measure = self.get_measure(by)
         return -measure.validation.mean if measure and measure.validation else math.inf
 
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The rows of a sweep, best on validation examples first; without these, in the original order."""
+    """The rows of a sweep, sorted by validation accuracy; unsorted without validation examples."""
 
     folder: Path
     keys: list[str]
@@ -68,12 +78,12 @@ class SweepTable:
 
     @property
     def validated(self) -> bool:
-        """Return True if there are validation examples."""
+        """Whether the runs hold out validation examples."""
         return any(row.P is not None and row.P.validation is not None for row in self.rows)
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The chosen settings."""
+        """The settings with the highest validation accuracy; None without validation examples."""
         return self.chosen.settings if self.chosen else None
 
     @property
@@ -86,7 +96,7 @@ class SweepTable:
 
     @property
     def close(self) -> list[SweepRow]:
-        """The other rows within one standard error of the chosen one."""
+        """The rows within one standard error of the chosen row, without it."""
         if self.chosen is None or self.standard_error is None:
             return []
         limit = self.chosen.rank(self.by) + self.standard_error
@@ -112,17 +122,17 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
         raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
     content = read_sweep_file(folder)
     rows, examples = [], 0
-    for settings, runs in group_runs(content["runs"]):
+    for settings, runs in group_sweep_runs(content["runs"]):
         events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
-        stops = {n: stop for n in runs if (stop := read_stop(folder / n))}
-        rows.append(build_row(settings, runs, events, content["failed"], stops))
+        stops = {n: stop for n in runs if (stop := read_early_stop(folder / n))}
+        rows.append(build_sweep_row(settings, runs, events, content["failed"], stops))
         if rows[-1].state == "finished":
             examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
-    return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
+    return SweepTable(folder, content["settings"], by, sort_sweep_rows(rows, by), examples)
 
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
-    """Read the settings that a sweep varies, its runs, and which of them diverged."""
+    """Read ``sweep.json``: the settings that a sweep varies, its runs, and which of them diverged."""
     path = folder / SWEEP_FILE
     content: dict[str, Any] = read_json(path)
     try:
@@ -138,7 +148,7 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     return content
 
 
-def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
+def group_sweep_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
     """Group the runs of a sweep by settings; return each group's settings and seeds by run name."""
     groups: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
     for name, run in runs.items():
@@ -147,14 +157,14 @@ def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, 
     return list(groups.values())
 
 
-def build_row(
+def build_sweep_row(
     settings: dict[str, Any],
     runs: Mapping[str, int],
     events: Mapping[str, Sequence[Event]],
     failed: Mapping[str, str],
     stops: Mapping[str, EarlyStop],
 ) -> SweepRow:
-    """Build the row of one combination of settings from the events of its runs."""
+    """Build the sweep row of one combination of settings from the events of its runs."""
     seeds, names = list(runs.values()), list(runs)
     reasons = [failed[n] for n in names if n in failed]
     if reasons:
@@ -162,15 +172,15 @@ def build_row(
     if any(get_end(events[n]) is None for n in names if n not in stops):
         return SweepRow(settings, seeds, names, "not finished")
     if stops:
-        reason = describe_stop(next(iter(stops.values())))
+        reason = describe_early_stop(next(iter(stops.values())))
         return SweepRow(settings, seeds, names, "stopped", reason=reason)
     summaries = [summarise(events[n]) for n in names]
-    measures = {m: build_measure(summaries, m) for m in ("P", "G")}
+    measures = {m: average_sweep_measure(summaries, m) for m in ("P", "G")}
     return SweepRow(settings, seeds, names, "finished", measures["P"], measures["G"])
 
 
-def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
-    """Average a measure over the seeds; None if the algorithm does not have it."""
+def average_sweep_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
+    """Average G or P of a combination of settings over its seeds; None if the algorithm has none."""
     found: list[Accuracy] = [a for s in summaries if (a := getattr(s, name)) is not None]
     if len(found) < len(summaries):
         return None
@@ -183,14 +193,14 @@ def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | Non
     )
 
 
-def sort_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
-    """Sort by validation accuracy; rows without one keep their order, unfinished ones come last."""
+def sort_sweep_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
+    """Sort the rows of a sweep by validation accuracy; unfinished rows come last."""
     return sorted(rows, key=lambda row: (row.state != "finished", row.rank(by)))
 
 
 @dataclass(frozen=True)
 class TunedAlgorithm:
-    """The search of one algorithm."""
+    """The trials of one algorithm in a tune."""
 
     label: str
     sweep: SweepTable
@@ -200,11 +210,11 @@ class TunedAlgorithm:
     def trials(self) -> list[SweepRow]:
         """The trials in the order in which they were proposed."""
         found = {tuple(row.folders): row for row in self.sweep.rows}
-        groups = group_runs(read_sweep_file(self.sweep.folder)["runs"])
+        groups = group_sweep_runs(read_sweep_file(self.sweep.folder)["runs"])
         return [found[tuple(runs)] for _, runs in groups]
 
     def count(self, state: str) -> int:
-        """Count the trials in this state."""
+        """Count the algorithm's trials in a state, such as ``stopped``."""
         return sum(row.state == state for row in self.sweep.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,7 +231,7 @@ class TunedAlgorithm:
 
 @dataclass(frozen=True)
 class TuneTable:
-    """The searches of all algorithms, in the order in which they were named."""
+    """The results of a tune: the trials of every algorithm, in the given order."""
 
     folder: Path
     by: Measure
@@ -229,7 +239,7 @@ class TuneTable:
 
     @property
     def best(self) -> dict[str, dict[str, Any] | None]:
-        """The chosen settings by algorithm: those with the highest validation accuracy."""
+        """The settings with the highest validation accuracy, by algorithm."""
         return {a.label: a.sweep.best for a in self.algorithms}
 
     def __getitem__(self, label: str) -> SweepTable:
@@ -248,7 +258,7 @@ class TuneTable:
 
 
 def read_tune(folder: Path, labels: Iterable[str], by: Measure) -> TuneTable:
-    """Read the trials of a tune so far."""
+    """Read the trials of a tune so far from its folder."""
     found = []
     for label in labels:
         if not (folder / label / SWEEP_FILE).is_file():
@@ -264,7 +274,7 @@ def read_tune(folder: Path, labels: Iterable[str], by: Measure) -> TuneTable:
 
 
 def format_value(value: Any) -> str:
-    """Format a value as TOML, on one line."""
+    """Format the value of a setting as TOML, on one line."""
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
     if isinstance(value, list | tuple):
@@ -273,7 +283,7 @@ def format_value(value: Any) -> str:
 
 
 def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten keys to their last words if these are distinct, as in ``lr`` for ``training.lr``."""
+    """Map setting keys to their last words, as in ``lr`` for ``training.lr``, if these are distinct."""
     keys = list(keys)
     last = [k.rpartition(".")[2] for k in keys]
     unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
@@ -316,7 +326,7 @@ def build_sweep_table(sweep: SweepTable) -> ResultTable:
 
 
 def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
-    """List the numbers of a row, or its state if it did not finish."""
+    """List the cells of a sweep row's measures, or its state if it did not finish."""
     if row.state != "finished":
         return [Cell(row.state), *[Cell("")] * (3 if validated else 1)]
     several, cells = len(row.seeds) > 1, []
@@ -328,19 +338,19 @@ def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
 
 
 def explain_no_choice(sweep: SweepTable) -> str:
-    """Explain why nothing was chosen and how to get a choice."""
+    """Explain why a sweep chose no settings, and how to get a choice."""
     if sweep.validated:
         return f"nothing is chosen: no run has {sweep.by}; leave out --by"
     if all(row.state != "finished" for row in sweep.rows):
         return "nothing is chosen: no run has finished"
     return (
-        "nothing is chosen on test data; to have the best one chosen, hold examples out:"
+        "nothing is chosen on test data; to choose the best, hold out validation examples:"
         " -c data.validation_fraction=0.2"
     )
 
 
 def describe_choice(sweep: SweepTable) -> list[str]:
-    """Describe the chosen settings, how certain the choice is, and how to train with them."""
+    """Describe a sweep's chosen settings, how certain the choice is, and how to train with them."""
     row, error = sweep.chosen, sweep.standard_error
     if row is None or error is None:
         return []
@@ -355,7 +365,7 @@ def describe_choice(sweep: SweepTable) -> list[str]:
 
 
 def build_tune_table(tune: TuneTable, trials: int, keep: bool) -> ResultTable:
-    """Build the table of a tune: the choice for each algorithm or, with ``keep``, all trials."""
+    """Build the table of a tune: the chosen settings of each algorithm or, with ``keep``, all trials."""
     measured = [
         Column(t, kind="percent", show="std") for t in ("P valid", "P test", "G valid", "G test")
     ]
@@ -396,7 +406,7 @@ def list_tuned_cells(algorithm: TunedAlgorithm) -> list[Value]:
 
 
 def describe_tuned(algorithm: TunedAlgorithm) -> str:
-    """Describe the chosen settings and how many others are within the standard error."""
+    """Describe the settings that a tune chose, and how many trials are within the standard error."""
     if algorithm.sweep.chosen is None:
         return "nothing is chosen: no trial has finished"
     close = len(algorithm.sweep.close)

@@ -42,14 +42,14 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The ranks of contenders over blocks, by Friedman's test followed by Nemenyi's."""
+    """The average ranks of series over blocks, with the tests of Friedman and Nemenyi."""
 
-    average_ranks: tuple[float, ...]  # rank of each contender; 1 is the best
+    average_ranks: tuple[float, ...]  # one per series; 1 is the best
     blocks: int
     statistic: float  # Friedman's, corrected for ties
     p: float
     critical_difference: float  # average ranks nearer than this do not differ
-    groups: tuple[tuple[int, ...], ...]  # contenders that do not differ, by rank; two or more
+    groups: tuple[tuple[int, ...], ...]  # two or more series that do not differ, by rank
 
 
 # Means --------------------------------------------------------------------------------------
@@ -111,9 +111,8 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
             0, 2, (SIGN_PATTERN_DRAWS, len(deltas))
         )
         sums = (2.0 * draws - 1.0) @ deltas
-        return (1 + count_extreme_sums(sums, deltas)) / (
-            1 + SIGN_PATTERN_DRAWS
-        )  # the observed pattern counts, too
+        # the observed pattern counts, too
+        return (1 + count_extreme_sums(sums, deltas)) / (1 + SIGN_PATTERN_DRAWS)
     sums = deltas[:1]  # the other sign gives the same sums, mirrored
     for delta in deltas[1:]:
         sums = np.concatenate([sums + delta, sums - delta])
@@ -121,18 +120,18 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
 
 
 def count_extreme_sums(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
-    """Count the sums that are at least as far from 0 as the sum of the differences."""
+    """Count the sign patterns whose sum is at least as far from 0 as the sum of the differences."""
     least = abs(deltas.sum()) - ROUNDING_TOLERANCE * np.abs(deltas).sum()
     return int(np.count_nonzero(np.abs(sums) >= least))
 
 
 def compute_smallest_p(pairs: int) -> float:
-    """Return the smallest possible p of the exact test, when all pairs differ in the same direction."""
+    """Return the smallest p that the exact sign-flip test can give for this number of pairs."""
     return 2.0 ** (1 - pairs)
 
 
 def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
-    """Return the least number of pairs that can give p < alpha, corrected for the number of comparisons."""
+    """Return the least number of pairs that can give p < alpha after Holm's correction."""
     pairs = 1
     while comparisons * compute_smallest_p(pairs) >= alpha:
         pairs += 1
@@ -140,7 +139,7 @@ def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
 
 
 def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number with Holm's step-down; keep their order."""
+    """Correct p values for their number by Holm's step-down method, keeping their order."""
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
@@ -152,7 +151,7 @@ def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> RankComparison:
-    """Compare contenders, one column each, over blocks, one row each; higher values are better."""
+    """Rank series (columns) in each block (rows) and test for differences; higher values are better."""
     values = np.asarray(table, float)
     if values.ndim != 2 or values.shape[0] < 2 or values.shape[1] < 2:
         raise ValueError("ranks need two or more blocks of two or more values each")
@@ -177,18 +176,18 @@ def rank_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def compute_critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> float:
+def compute_critical_difference(series: int, blocks: int, alpha: float = ALPHA) -> float:
     """Compute Nemenyi's critical difference: average ranks at least this far apart differ."""
     from scipy.stats import studentized_range  # slow to import
 
-    q = float(studentized_range.ppf(1 - alpha, contenders, inf)) / sqrt(2)
-    return q * sqrt(contenders * (contenders + 1) / (6 * blocks))
+    q = float(studentized_range.ppf(1 - alpha, series, inf)) / sqrt(2)
+    return q * sqrt(series * (series + 1) / (6 * blocks))
 
 
 def find_indistinguishable_groups(
     average: Sequence[float], critical: float
 ) -> tuple[tuple[int, ...], ...]:
-    """Find the largest groups within which all average ranks are nearer than ``critical``."""
+    """Find the largest groups of series whose average ranks differ by less than ``critical``."""
     order = sorted(range(len(average)), key=lambda i: average[i])
     found: list[tuple[int, ...]] = []
     reach = 0
@@ -202,7 +201,7 @@ def find_indistinguishable_groups(
 
 @dataclass(frozen=True)
 class RoundDifference:
-    """The mean difference in one round and its interval over the seeds; None with one seed."""
+    """The mean difference between two series in one round, with its interval over the seeds."""
 
     t: int
     mean: float
@@ -211,7 +210,7 @@ class RoundDifference:
 
 @dataclass(frozen=True)
 class DifferenceCurve:
-    """A series minus the reference, over the rounds that all pairs of runs evaluated."""
+    """The difference of a series from the reference over the rounds, paired by seed."""
 
     name: str
     seeds: tuple[int, ...]
@@ -219,7 +218,7 @@ class DifferenceCurve:
 
 
 def find_reference(runs: Sequence[Run], name: str | None) -> str:
-    """Return the reference series, by label or algorithm; default: the first."""
+    """Return the name of the reference series, given by label or algorithm; default: the first."""
     series = group_by_series(runs)
     if name is None:
         return next(iter(series))
@@ -233,39 +232,39 @@ def find_reference(runs: Sequence[Run], name: str | None) -> str:
 def compare_over_rounds(
     runs: Sequence[Run], reference: str, measure: str, smoothing: int = 1
 ) -> list[DifferenceCurve]:
-    """Compare every other series with the reference; leave out series without a common seed.
+    """Compute the curve of every other series minus the reference; leave out series without a common seed.
 
     Each difference is the mean over ``smoothing`` evaluations around it.
     """
     series = group_by_series(runs)
-    base = {pair_key(run): dict(run.curves[measure]) for run in series[reference]}
+    base = {get_pair_key(run): dict(run.curves[measure]) for run in series[reference]}
     out = []
     for name, group in series.items():
         pairs = {
-            run.seed: subtract(dict(run.curves[measure]), base[pair_key(run)])
+            run.seed: subtract_curves(dict(run.curves[measure]), base[get_pair_key(run)])
             for run in group
-            if name != reference and pair_key(run) in base
+            if name != reference and get_pair_key(run) in base
         }
-        smooth = [smooth_around(gaps, smoothing) for gaps in pairs.values()]
-        if smooth and (points := average_gaps(smooth)):
+        smooth = [smooth_curve(gaps, smoothing) for gaps in pairs.values()]
+        if smooth and (points := average_difference_curves(smooth)):
             out.append(DifferenceCurve(name, tuple(pairs), points))
     return out
 
 
-def pair_key(run: Run) -> tuple[int, str]:
+def get_pair_key(run: Run) -> tuple[int, str]:
     """Return the seed and the data of a run; runs form a pair if both are equal."""
     return run.seed, run.start["data_sha256"]
 
 
-def subtract(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
-    """Subtract a curve from another at the rounds that both have."""
+def subtract_curves(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
+    """Subtract a curve from another at the rounds in both."""
     return {t: v - other[t] for t, v in own.items() if t in other}
 
 
-def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
-    """Replace each value by the mean over ``width`` evaluations around it.
+def smooth_curve(gaps: dict[int, float], width: int) -> dict[int, float]:
+    """Smooth a curve: replace each value by the mean over ``width`` evaluations around it.
 
-    Near the first value, the mean is over fewer, because before training there is no difference.
+    The window shrinks towards round 0, before which nothing is trained.
     """
     rounds = sorted(gaps)
     values = [gaps[t] for t in rounds]
@@ -273,8 +272,8 @@ def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
     return {t: fmean(values[i - reach[i] : i + reach[i] + 1]) for i, t in enumerate(rounds)}
 
 
-def average_gaps(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
-    """Average differences over the seeds, at the rounds that all of them have."""
+def average_difference_curves(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
+    """Average difference curves over the seeds, at the rounds in all of them."""
     rounds = sorted(set.intersection(*(set(g) for g in gaps)))
     at = {t: [g[t] for g in gaps] for t in rounds}
     return tuple(

@@ -1,6 +1,6 @@
-"""The table of results that all commands, files and pages show: typed columns and cells.
+"""Tables of results, with typed columns and cells, which all commands, files and pages show.
 
-This module renders it for a terminal, as CSV, Markdown, LaTeX or JSON, or for a page.
+This module renders them for a terminal or a page, and as CSV, Markdown, LaTeX or JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mark = Literal["", "bold", "good", "limited", "bad", "open"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column; numbers are aligned to the right, and ``percent`` values are fractions shown times 100.
+    """A column of a table; ``percent`` values are fractions, shown as percentages.
 
     ``show`` selects what follows the value for people: ``std`` or ``half`` (of the interval) after
     ``±``, or the ``interval`` in brackets. ``drop`` orders the columns that a narrow terminal may leave
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with its deviation, interval, note and mark; None is shown as –."""
+    """A table cell: a value with its deviation, interval, note and mark; None is shown as –."""
 
     value: float | str | None = None
     std: float | None = None
@@ -127,7 +127,7 @@ LATEX_ESCAPES = {
 
 
 def format_cell(cell: Cell, column: Column) -> str:
-    """Format a cell for people: the value, its spread in the column's style, and its note."""
+    """Format a table cell for people: its value, its spread in the column's style, and its note."""
     if cell.value is None:
         return EMPTY
     if isinstance(cell.value, str):
@@ -150,7 +150,7 @@ def format_cell(cell: Cell, column: Column) -> str:
 
 
 def format_rows(table: ResultTable) -> list[list[str]]:
-    """Format all cells for people."""
+    """Format all cells of a table for people."""
     return [
         [format_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
         for row in table.rows
@@ -165,7 +165,7 @@ def list_full_titles(table: ResultTable) -> list[str]:
 def mark_rows(
     table: ResultTable, escape: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """Format and escape all cells; marked cells are bold."""
+    """Format and escape all cells of a table; marked cells are bold."""
     return [
         [
             bold(escape(text)) if cell.mark in BOLD_MARKS else escape(text)
@@ -179,7 +179,7 @@ def mark_rows(
 
 
 def render_csv(table: ResultTable) -> str:
-    """Render as CSV with full numbers; a column with a spread becomes mean, std, low95 and high95.
+    """Render a table as CSV with full numbers; a column with a spread becomes mean, std, low95 and high95.
 
     Percentages are multiplied by 100. Deviation and interval are empty without an interval.
     """
@@ -258,15 +258,15 @@ TABLE_FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
 
 
 def render_json(table: ResultTable) -> list[dict[str, Any]]:
-    """Return the rows by the keys of their columns, as plain data; numbers are not scaled."""
+    """Return the rows of a table as dicts by column key, for JSON; numbers are not scaled."""
     return [
         {column.name: cell.value for cell, column in zip(row, table.columns, strict=True)}
         for row in table.rows
     ]
 
 
-def render_page(table: ResultTable) -> dict[str, Any]:
-    """Return the data for the script of a page: texts, bold cells and the numbers behind them."""
+def render_table_data(table: ResultTable) -> dict[str, Any]:
+    """Return a table's data for the script of a page: texts, bold cells and sortable values."""
     return {
         "title": table.title,
         "columns": [c.name for c in table.columns],
@@ -284,7 +284,7 @@ def render_page(table: ResultTable) -> dict[str, Any]:
 
 
 def render_html(table: ResultTable) -> str:
-    """Render an HTML table that needs no script; cells have their column's and mark's classes."""
+    """Render a table as HTML without a script; cells have the CSS classes of their column and mark."""
     classes = [c.name.split()[0] if c.kind == "text" else "number" for c in table.columns]
     heads = [
         f'<th class="{escape_html(name)}">{escape_html(c.title)}</th>'
@@ -299,6 +299,7 @@ def render_html(table: ResultTable) -> str:
 
 
 def render_html_cell(name: str, cell: Cell, text: str) -> str:
+    """Render a table cell as HTML, with the CSS classes of its column and mark."""
     mark = f" mark {cell.mark}" if cell.mark else ""
     if name == "number" and not NUMBERS.fullmatch(text):
         name = "words"  # aligned to the left
@@ -316,7 +317,7 @@ def escape_html_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class FittedColumn:
-    """A column of texts that may contain line breaks: the title, then a cell for each row."""
+    """A column fitted to a terminal: its title and cells as text, which may contain line breaks."""
 
     column: Column
     texts: list[str]
@@ -330,7 +331,7 @@ class FittedColumn:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The columns of a table that fit a terminal, and the titles of those left out."""
+    """The columns of a table that fit a terminal, and the titles of the columns left out."""
 
     columns: list[FittedColumn]
     left_out: list[str]
@@ -338,7 +339,7 @@ class FittedTable:
 
 
 def fit_table(table: ResultTable, width: int) -> FittedTable:
-    """Fit a table to a width: first break titles, then break cells before brackets, then drop columns."""
+    """Fit a table to a terminal's width: break titles, then break cells before brackets, then drop columns."""
     rows = format_rows(table)
     plain = [
         FittedColumn(
@@ -348,22 +349,22 @@ def fit_table(table: ResultTable, width: int) -> FittedTable:
         )
         for i, column in enumerate(table.columns)
     ]
-    if add_widths([c.width for c in plain]) <= width:
+    if compute_table_width([c.width for c in plain]) <= width:
         return FittedTable(plain, [], True)
     columns = [break_title(c) for c in plain]
-    if add_least_widths(columns, READABLE_WIDTH) > width:
+    if compute_least_table_width(columns, READABLE_WIDTH) > width:
         columns = [break_cells(c) for c in plain]
     left_out: list[str] = []
     for column in sorted((c for c in table.columns if c.drop), key=lambda c: c.drop):
-        if add_least_widths(columns, READABLE_WIDTH) <= width:
+        if compute_least_table_width(columns, READABLE_WIDTH) <= width:
             break
         columns = [c for c in columns if c.column is not column]
         left_out.append(column.title)
-    return FittedTable(columns, left_out, add_least_widths(columns) <= width)
+    return FittedTable(columns, left_out, compute_least_table_width(columns) <= width)
 
 
 def break_cells(column: FittedColumn) -> FittedColumn:
-    """Break numbers before a bracket, and the title at the width of the numbers."""
+    """Break a column's numbers before brackets, and its title at the width of the numbers."""
     if column.column.kind == "text":
         return column
     title, *cells = column.texts
@@ -381,24 +382,25 @@ def break_title(column: FittedColumn) -> FittedColumn:
     return replace(column, texts=["\n".join(lines), *cells])
 
 
-def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
-    """Return the least width of a table; only texts may be broken, at spaces, not names and numbers."""
+def compute_least_table_width(columns: Sequence[FittedColumn], readable: int = 0) -> int:
+    """Return the least width of a table in a terminal if text columns are broken at spaces."""
     widths = [c.width for c in columns]
     for i, c in enumerate(columns):
         if i and c.column.kind == "text":
             widths[i] = max(*map(measure_longest_word, c.texts), min(readable, widths[i]))
-    return add_widths(widths)
+    return compute_table_width(widths)
 
 
-def add_widths(widths: Sequence[int]) -> int:
+def compute_table_width(widths: Sequence[int]) -> int:
     """Return the width of a table with columns of these widths."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
 def measure_lines(texts: Sequence[str]) -> int:
-    """Return the width of the longest line."""
+    """Return the width of the longest line in a column's texts."""
     return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
 
 
 def measure_longest_word(text: str) -> int:
+    """Return the width of the longest word in a terminal."""
     return max(map(cell_len, text.split()), default=0)

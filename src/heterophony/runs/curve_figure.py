@@ -31,9 +31,8 @@ def draw_curves(
         if curves[measure]:
             rounds, values = zip(*curves[measure], strict=True)
             axes.plot(rounds, values, color=color, label=label, marker="o", markersize=2.5)
-    axes.set(
-        title=title, xlabel="round", ylabel=score, ylim=(None if has_negative(curves) else 0, 1.02)
-    )
+    negative = any(v < 0 for k in LINES for _, v in curves[k])  # as R² can be
+    axes.set(title=title, xlabel="round", ylabel=score, ylim=(None if negative else 0, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(color="#DDDDDD", linewidth=0.8)
@@ -41,8 +40,3 @@ def draw_curves(
     if axes.lines:
         axes.legend(frameon=False)
     return figure
-
-
-def has_negative(curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
-    """Return True if a score of the curves is below 0, as R² can be."""
-    return any(v < 0 for k in LINES for _, v in curves[k])

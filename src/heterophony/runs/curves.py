@@ -21,14 +21,14 @@ Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 
 
 def find_highest_point(curve: Curve) -> tuple[int, float]:
-    """Find the highest point of a curve; if there are several, the first."""
+    """Return the highest point of a curve; of several, the first."""
     return max(curve, key=lambda p: (p[1], -p[0]))
 
 
 def select_last_ten(curve: Curve) -> list[float]:
-    """Select the accuracies of the last ten evaluations of trained models.
+    """Return the accuracies of the last ten evaluations on a curve.
 
-    The evaluation before the first round is of the untrained model; it is used only if there is no other.
+    The evaluation of the untrained model, before the first round, is used only if there is no other.
     """
     trained = [v for t, v in curve if t > 0]
     return trained[-10:] or [v for _, v in curve]
@@ -39,7 +39,7 @@ WORST_FRACTION = 0.1  # the fraction of clients in ``worst10``
 
 @dataclass(frozen=True)
 class MeanStd:
-    """Mean and (population) standard deviation."""
+    """The mean and the (population) standard deviation of several accuracies."""
 
     mean: float
     std: float
@@ -61,10 +61,10 @@ class ValidationChoice:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One accuracy over the rounds: the best, the last, and the mean of the last ten evaluations.
+    """The summary of a curve of accuracies: the best, the last, and the mean of the last ten.
 
-    ``last10`` leaves out the untrained model, which is evaluated before the first round.
-    ``chosen`` is the first round with the highest validation accuracy.
+    ``last10`` leaves out the evaluation of the untrained model, before the first round. ``chosen`` is the
+    first round with the highest validation accuracy.
     """
 
     best: float
@@ -87,14 +87,14 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Fairness:
-    """How much accuracies differ between clients after the last round."""
+    """The differences of accuracy between clients after the last round."""
 
     worst10: float  # mean accuracy of the worst tenth of the clients, at least one
     std: float
 
     @classmethod
     def from_accuracies(cls, accuracies: Sequence[float]) -> Fairness:
-        """Compute how much the accuracies of clients differ."""
+        """Compute the worst tenth and the standard deviation of the clients' accuracies."""
         worst = sorted(accuracies)[: max(1, int(WORST_FRACTION * len(accuracies)))]
         return cls(fmean(worst), pstdev(accuracies))
 
@@ -159,26 +159,24 @@ def compute_curves(
     """
     names = ("G", "P", "P_local", "G_valid", "P_valid")
     out: dict[str, list[tuple[int, float]]] = {k: [] for k in names}
-    test, validation = list[int](), list[int]()
+    sizes: dict[str, list[int]] = {}
     for e in events:
         if e["event"] == "start":
-            test, validation = e["test"], e.get("validation", [])
+            sizes = list_sizes(e)
         elif e["event"] == "evaluation":
-            for measure in MEASURES:
+            for measure in (*MEASURES, *VALIDATION_MEASURES):
                 if (right := e.get(measure)) is not None:
-                    out[measure].append((e["t"], compute_accuracy(right, test, clients)))
-            for held_out in VALIDATION_MEASURES:
-                if (right := e.get(held_out)) is not None:
-                    out[held_out].append((e["t"], compute_accuracy(right, validation, clients)))
+                    accuracy = compute_accuracy(right, sizes[measure], clients)
+                    out[measure].append((e["t"], accuracy))
         elif e["event"] == "round" and (local := compute_local_accuracy(e)) is not None:
             out["P_local"].append((e["t"] + 1, local))
     return out
 
 
 def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """Return (round, loss) points of every measure, over all examples; runs of early versions have none.
+    """Return (round, loss) points of every measure; a loss that is not finite has no point.
 
-    A loss that is not finite has no point.
+    Runs of early versions did not record losses.
     """
     out: dict[str, list[tuple[int, float]]] = {k: [] for k in (*MEASURES, *VALIDATION_MEASURES)}
     sizes: dict[str, list[int]] = {}
@@ -192,7 +190,7 @@ def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, fl
 
 
 def list_sizes(start: StartEvent) -> dict[str, list[int]]:
-    """Return the number of examples of each client, by measure."""
+    """Return the numbers of examples of all clients, by measure (``G``, ``P``, ``G_valid``, ``P_valid``)."""
     test, validation = start["test"], start.get("validation", [])
     return {"G": test, "P": test, "G_valid": validation, "P_valid": validation}
 
@@ -224,9 +222,9 @@ def compute_local_accuracy(event: RoundEvent) -> float | None:
 def compute_accuracy(
     right: Sequence[float | None], of: Sequence[int], clients: str = "pooled"
 ) -> float:
-    """Compute the accuracy over all examples ("pooled"), or the mean of the clients' accuracies.
+    """Compute the accuracy over all examples ("pooled"), or the mean of the clients' accuracies ("mean").
 
-    Clients that did not reply, or have no examples, are not counted.
+    Clients without a reply or without examples are left out.
     """
     known = [(c, n) for c, n in zip(right, of, strict=True) if c is not None and n]
     if clients == "pooled":

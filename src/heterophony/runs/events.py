@@ -9,7 +9,7 @@ from ..core.errors import FolderError
 
 
 class WorkSeconds(TypedDict):
-    """Seconds that workers computed, added up over all workers."""
+    """The seconds of work in a round or evaluation, added up over all workers."""
 
     train: Annotated[float, "seconds of training"]
     evaluate: Annotated[float, "seconds of evaluation"]
@@ -20,7 +20,7 @@ Span = list[str | float]
 
 
 class BoardRound(TypedDict):
-    """What one board did in a round. Times are on the server's clock, counted from the start of the round."""
+    """The activity of one board in a round. Times count from the start of the round, on the server's clock."""
 
     train: Annotated[float, "seconds of training, as the board reports"]
     evaluate: Annotated[float, "seconds of evaluation, as the board reports"]
@@ -316,7 +316,7 @@ def is_event(line: object) -> TypeGuard[Event]:
 
 
 def get_start(events: Sequence[Event]) -> StartEvent:
-    """Return the first event; raise FolderError if it is not the start of a run."""
+    """Return the start event of a run; raise FolderError if the events do not begin with it."""
     first = events[0] if events else None
     if not is_event(first) or first["event"] != "start":
         raise FolderError("events.jsonl is damaged: it does not begin with the start of a run")
@@ -324,7 +324,7 @@ def get_start(events: Sequence[Event]) -> StartEvent:
 
 
 def get_end(events: Sequence[Event]) -> EndEvent | None:
-    """Return the end event if the run is finished, else None."""
+    """Return the end event of a run; None if the run is not finished."""
     last = events[-1] if events else None
     return last if last is not None and last["event"] == "end" else None
 
@@ -340,7 +340,7 @@ def select_rounds(events: Iterable[Event]) -> list[RoundEvent]:
 
 
 def measure_validation(event: EvaluationEvent, by: Measure, examples: int) -> float | None:
-    """Return the validation score of an evaluation, pooled over clients; None if it has no such score."""
+    """Return the validation score of an evaluation, pooled over clients; None if it was not measured."""
     if not examples:
         return None
     counts = event.get("G_valid") if by == "G" else event.get("P_valid")
@@ -368,9 +368,9 @@ def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
 
 
 def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return the last evaluation of personal models, or of the kept round; None if there is none.
+    """Return a run's last evaluation of personal models, or that of the kept round; None without one.
 
-    For a client that did not reply, the counts are those of its previous reply.
+    A client that did not reply has the counts of its previous reply.
     """
     events = list(events)
     starts = bool(events) and events[0]["event"] == "start"
@@ -387,7 +387,7 @@ def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
 
 
 def fill_missing_counts(counts: Counts | None, earlier: Iterable[Counts | None]) -> Counts | None:
-    """Replace each None by the newest earlier count of the same client."""
+    """Replace each missing count of an evaluation by the same client's newest earlier count."""
     for older in earlier:
         if counts is None or None not in counts:
             break

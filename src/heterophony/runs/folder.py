@@ -27,8 +27,8 @@ CHUNK_BYTES = 1 << 20
 MemoryDigests = dict[str, tuple[int, str]]  # client -> (round of its newest memory, sha256)
 
 
-class GrowingDigest:
-    """The sha256 of a growing file, updated as the file grows, because a run commits after every round."""
+class EventsDigest:
+    """The sha256 of a run's growing ``events.jsonl``, updated as events are appended."""
 
     def __init__(self) -> None:
         self.size, self._sha256 = 0, hashlib.sha256()
@@ -39,13 +39,13 @@ class GrowingDigest:
         self._sha256.update(content)
 
     def get(self) -> str:
-        """Return the digest of the events so far."""
+        """Return the sha256 of the events so far."""
         return self._sha256.hexdigest()
 
 
-def digest_beginning(path: Path, size: int) -> GrowingDigest:
-    """Compute the digest of the first ``size`` bytes of a run's events."""
-    digest = GrowingDigest()
+def digest_first_events(path: Path, size: int) -> EventsDigest:
+    """Compute the digest of the first ``size`` bytes of ``events.jsonl``."""
+    digest = EventsDigest()
     if not size:
         return digest  # there may be no file yet
     with files.open_regular_file(path) as file:
@@ -55,7 +55,7 @@ def digest_beginning(path: Path, size: int) -> GrowingDigest:
 
 
 def digest_settings(text: str) -> str:
-    """Compute the digest of a configuration, ignoring its section [engine] and its layout."""
+    """Compute the digest of the settings in ``config.toml``, without the section [engine]."""
     try:
         settings = {k: v for k, v in tomllib.loads(text).items() if k != "engine"}
     except tomllib.TOMLDecodeError:
@@ -69,7 +69,7 @@ def digest_settings(text: str) -> str:
 
 
 def record_memories(digests: MemoryDigests, t: int, replies: Iterable[Reply]) -> None:
-    """Record the memories that clients stored in round ``t``; drop clients that no longer keep any."""
+    """Update the digests of client memories by the replies of round ``t``."""
     for reply in replies:
         digests.pop(reply.client, None)
         if reply.kept:
@@ -77,7 +77,7 @@ def record_memories(digests: MemoryDigests, t: int, replies: Iterable[Reply]) ->
 
 
 def encode_memory_digests(digests: MemoryDigests) -> Tensors:
-    """Encode digests as three tensors, because a commit's header has no room for very many clients."""
+    """Encode the digests of client memories as tensors; a commit's header is too small for many clients."""
     if not digests:
         return Tensors()
     names = json.dumps(list(digests)).encode()
@@ -92,7 +92,7 @@ def encode_memory_digests(digests: MemoryDigests) -> Tensors:
 
 
 def decode_memory_digests(tensors: Tensors) -> MemoryDigests:
-    """Decode what ``encode_memory_digests`` encoded."""
+    """Decode the digests of client memories in a commit; raise CodecError if they are damaged."""
     if not tensors:
         return {}
     try:
@@ -106,7 +106,7 @@ def decode_memory_digests(tensors: Tensors) -> MemoryDigests:
 
 
 def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int) -> None:
-    """Raise FolderError if a memory needed by a commit after ``before`` rounds is missing or has changed."""
+    """Raise FolderError if a client memory that a commit needs is missing or has changed."""
     for client, (t, sha256) in digests.items():
         path = store.memory_file(client, t)
         try:
@@ -129,7 +129,7 @@ KEPT_COMMITS = 2  # the newest commit, and one to fall back to
 
 
 class RunFolder:
-    """``config.toml``, ``partition.json``, ``events.jsonl``, ``result.json``, ``commits/``."""
+    """The folder of one run: its configuration, partition, events, commits, client memories and result."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,13 +139,13 @@ class RunFolder:
         self.scratch_folder = path / "scratch"
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
         self.memory_digests: MemoryDigests = {}  # needed by the next commit
-        self._events_digest, self._settings_sha256 = GrowingDigest(), ""
+        self._events_digest, self._settings_sha256 = EventsDigest(), ""
         self._events_named = False  # whether the name of the events' file is synced
         self._lock: int | None = None
 
     # Ownership ------------------------------------------------------------------------------
     def create(self, config: str, from_python: bool = False) -> None:
-        """Create a new run; raise FolderError if the folder is not empty."""
+        """Create and lock the folder of a new run; raise FolderError if it is not empty."""
         option = "out=" if from_python else "--out"
         if self.config_file.exists():
             how = "resume=True" if from_python else f"`heterophony resume {self.path}`"
@@ -160,7 +160,7 @@ class RunFolder:
         files.write_atomically(self.config_file, config.encode())
 
     def reopen(self) -> str:
-        """Open an existing run and return its configuration."""
+        """Lock the folder of an existing run; return the text of its configuration."""
         if not self.config_file.is_file():
             raise FolderError(f"{self.path} is not a run folder: it has no config.toml")
         self.lock()
@@ -175,7 +175,7 @@ class RunFolder:
                 raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
     def lock(self) -> None:
-        """Lock the folder, or raise BusyError if another process uses it; delete files that killed ones left."""
+        """Lock the run folder, and delete files of killed processes; raise BusyError if it is in use."""
         folders = (self.commits_folder, self.client_store.memory_folder, self.scratch_folder)
         for path in (self.events_file, *folders):
             if path.is_symlink():
@@ -203,14 +203,14 @@ class RunFolder:
         self._events_digest.update(line)
 
     def iterate_events(self) -> Iterator[Event]:
-        """Read all events so far; skip a last line that a crash cut short."""
+        """Read all events of the run so far; skip an incomplete last line, as after a crash."""
         return read_events(self.events_file)
 
     # Commits --------------------------------------------------------------------------------
     def commit(self, server: Server, keep: int | None = None) -> None:
-        """Store the state after ``server.t`` rounds, and all events so far, durably on disk.
+        """Commit the state after ``server.t`` rounds and all events so far durably to the run folder.
 
-        Only the newest commits and that of round ``keep`` are kept.
+        Older commits are deleted, except that of round ``keep``.
         """
         with (
             files.translate_disk_errors(self.events_file),
@@ -222,7 +222,7 @@ class RunFolder:
                 files.sync_folder(self.path)
                 self._events_named = True
             if written != self._events_digest.size:  # events of an earlier process
-                self._events_digest = digest_beginning(self.events_file, written)
+                self._events_digest = digest_first_events(self.events_file, written)
         self._settings_sha256 = self._settings_sha256 or digest_settings(self.read_config_text())
         groups = {
             "model": server.model,
@@ -247,7 +247,7 @@ class RunFolder:
                 (self.commits_folder / name).unlink(missing_ok=True)
 
     def restore_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """Load the newest undamaged commit and truncate the events to it; None if there are no commits."""
+        """Load the newest undamaged commit and delete later events; return None if there is no commit."""
         names = self._list_commits()
         for i, name in reversed(list(enumerate(names))):
             try:
@@ -266,11 +266,11 @@ class RunFolder:
         if self.events_file.exists():
             with files.translate_disk_errors(self.events_file):
                 files.truncate_file(self.events_file, 0)
-        self._events_digest, self.memory_digests = GrowingDigest(), {}
+        self._events_digest, self.memory_digests = EventsDigest(), {}
         return None
 
     def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """Load the newest undamaged commit without changing anything: another process may be writing."""
+        """Load the newest undamaged commit without changing the run folder; return None without one."""
         for name in reversed(self._list_commits()):
             try:
                 return build_server(self._decode_commit(self.commits_folder / name), samples)
@@ -279,18 +279,18 @@ class RunFolder:
         return None
 
     def load_commit(self, t: int, samples: Mapping[str, int]) -> Server:
-        """Load the server after ``t`` rounds, from a commit that is still kept."""
+        """Load the server's state after ``t`` rounds from a commit that was kept."""
         return build_server(self._decode_commit(self.commits_folder / f"{t:07d}"), samples)
 
     def _restore_commit(self, commit: Commit, samples: Mapping[str, int]) -> Server:
-        """Return to a commit: check the files that it needs, and truncate the events to it."""
+        """Return to the state of a commit: check the files that it needs, and delete later events."""
         self._events_digest, self.memory_digests = self._check_commit(commit)
         with files.translate_disk_errors(self.events_file):
             files.truncate_file(self.events_file, commit[1]["events"])
         return build_server(commit, samples)
 
-    def _check_commit(self, commit: Commit) -> tuple[GrowingDigest, MemoryDigests]:
-        """Raise FolderError if settings, secret, events or memories differ from what the commit recorded."""
+    def _check_commit(self, commit: Commit) -> tuple[EventsDigest, MemoryDigests]:
+        """Raise FolderError if settings, secret, events or memories do not match a commit's digests."""
         groups, header = commit
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
@@ -301,7 +301,7 @@ class RunFolder:
         if size < header["events"]:
             raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")
         with files.translate_disk_errors(self.events_file):
-            events = digest_beginning(self.events_file, header["events"])
+            events = digest_first_events(self.events_file, header["events"])
         if header["events_sha256"] != events.get():
             raise FolderError(f"{self.events_file} does not match its commit: it was edited")
         memories = decode_memory_digests(groups["client memories"])
@@ -309,7 +309,7 @@ class RunFolder:
         return events, memories
 
     def _advise(self, names: Sequence[str]) -> str:
-        """Say how to continue if files that the newest of these commits needs were changed."""
+        """Return advice for a run whose files do not match the newest of these commits."""
         for name in names[-2:-1]:  # the older commit
             with suppress(CodecError, FolderError):
                 self._check_commit(self._decode_commit(self.commits_folder / name))
@@ -351,7 +351,7 @@ class RunFolder:
         return sorted(f.name for f in self.commits_folder.iterdir() if f.name.isdigit())
 
     def find_oldest_commit(self) -> int:
-        """Return the oldest round that a resume may return to; it needs no older memories."""
+        """Return the round of the oldest commit that a resume may need; older memories can be deleted."""
         names = self._list_commits()[-KEPT_COMMITS:]
         return int(names[0]) if names else 0
 
@@ -367,5 +367,5 @@ def build_server(
 
 
 def is_empty_folder(folder: Path) -> bool:
-    """Return True if a folder holds nothing except files of a run that crashed while it was created."""
+    """Return True if a folder is empty, except for files of a run that crashed during its creation."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())

@@ -34,8 +34,8 @@ def run_rounds(
 ) -> Iterator[events.Event]:
     """Run the remaining rounds and commit each; yield every event after it is recorded.
 
-    ``compute`` is the engine's device and precision, for the record. As soon as ``get_stop_reason``
-    returns a reason, the run stops after the current round.
+    ``compute`` is the engine's device and precision, which the first event describes. The run stops
+    after the round in which ``get_stop_reason`` first returns a reason.
     """
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
@@ -43,8 +43,8 @@ def run_rounds(
         yield from record_events(folder, [round_events.make_start_event(plan, server, compute)])
         if plan.keep_best:
             folder.commit(server)
-    server, clock = plan.complete(server), read_clock(folder)
-    spent = read_spent(folder)
+    server, clock = plan.complete(server), read_simulated_clock(folder)
+    spent = read_spent_epsilon(folder)
     while server.t < plan.rounds and not get_stop_reason():
         digests = folder.memory_digests
         server, evaluation, done = run_round(plan, engine, server, clock, digests, spent)
@@ -74,15 +74,14 @@ def run_round(
     memories: MemoryDigests | None = None,
     spent: float | None = None,
 ) -> tuple[Server, events.EvaluationEvent | None, events.RoundEvent]:
-    """Run round ``server.t``, which starts at ``clock`` of the simulated time.
+    """Run round ``server.t``, which starts at the simulated time ``clock``; return server and events.
 
-    If an evaluation of the state before the round is due, it runs on the same engine at the same time as
-    the training, so that no worker is idle; it changes nothing. Memories that clients stored are
-    recorded in ``memories``. ``spent`` is ε before the round.
+    An evaluation that is due runs together with the training, so that no worker is idle. Digests of the
+    memories that clients store are added to ``memories``. ``spent`` is ε before the round.
     """
     begun, t = time.perf_counter(), server.t
     selected = plan.select_clients(t, clock, engine.available(plan.federation.clients))
-    check_turns(plan, t, selected)
+    check_repeated_selection(plan, t, selected)
     sent = announce_to_clients(plan, {c: plan.algorithm.send(server, c) for c in selected})
     jobs = build_training_jobs(plan, t, selected, sent)
     if plan.is_evaluated(t):
@@ -96,7 +95,7 @@ def run_round(
     end = simulate_round_end(plan, selected, sent, trained, clock)
     gathered = gather_replies(plan, server, [trained[i] for i in end.merged], sent)
     after, merged, refused = merge_replies(plan, server, list(gathered.replies), engine.judge)
-    merged = drop_empty_replies(merged)
+    merged = [r for r in merged if r.client]  # a protection may add replies that no client sent
     done = round_events.FinishedRound(
         t=t,
         selected=selected,
@@ -109,8 +108,9 @@ def run_round(
         evaluated=evaluated,
         end=end,
         clock=clock,
+        # they are computed from single replies, which protections may hide
         measures={}
-        if hides_measures(plan) or not merged
+        if not merged or any(p.guards_replies for p in plan.protections)
         else plan.algorithm.measures(server, merged, after),
         boards=engine.describe_round(),
     )
@@ -124,7 +124,7 @@ def finish_run(
 ) -> Iterator[events.Event]:
     """Evaluate the last state, let new clients join, and finish the run; yield the events.
 
-    ``stopped`` is the reason if the run stops before its last round, otherwise empty.
+    ``stopped`` is the reason if the run stops before its last round, otherwise an empty string.
     """
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))
@@ -145,15 +145,15 @@ def finish_run(
 def build_training_jobs(
     plan: Plan, t: int, selected: list[str], sent: Mapping[str, Tensors]
 ) -> list[Job]:
-    """Make the jobs of round ``t``: one for each selected client that does not drop out.
+    """Make the training jobs of round ``t``, for the selected clients that do not drop out.
 
-    A client that was selected twice gets two jobs, with turns 0 and 1.
+    A client that was selected twice has two jobs, with turns 0 and 1.
     """
     sizes, left = plan.federation.sizes(), Counter(selected)
     turns, jobs = Counter[str](), list[Job]()
     for c in selected:
         left[c] -= 1
-        if not is_dropped_out(plan, t, c):
+        if plan.fault_free or not plan.faults.has_dropped_out(t, c, plan.seed):
             cost, last = sizes.get(c, 0), left[c] == 0
             jobs.append(
                 Job(
@@ -170,7 +170,7 @@ def build_training_jobs(
     return jobs
 
 
-def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
+def check_repeated_selection(plan: Plan, t: int, selected: list[str]) -> None:
     """Raise ConfigError if a client is selected twice and a protection allows it only one reply."""
     for protection in plan.protections:
         if protection.once_per_round and len(set(selected)) < len(selected):
@@ -180,27 +180,17 @@ def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
             )
 
 
-def hides_measures(plan: Plan) -> bool:
-    """Return True if numbers computed from single replies must not be recorded."""
-    return any(p.guards_replies for p in plan.protections)
-
-
-def is_dropped_out(plan: Plan, t: int, client: str) -> bool:
-    """Return True if a simulated fault keeps a selected client from replying in round ``t``."""
-    return not plan.fault_free and plan.faults.has_dropped_out(t, client, plan.seed)
-
-
 def simulate_round_end(
     plan: Plan, selected: list[str], sent: Mapping[str, Tensors], trained: list[Reply], clock: float
 ) -> RoundEnd:
-    """Simulate when replies arrive and when the round ends; replies are identified by their position."""
+    """Simulate when the replies arrive and the round ends; identify replies by their positions."""
     if plan.fault_free:
         return RoundEnd(0.0, tuple(range(len(trained))), ())
     if not selected:
         clients = plan.federation.clients
         return RoundEnd(plan.faults.compute_idle_seconds(clients, clock, plan.seed), (), ())
     arrivals, busy = list[float | None](), dict[str, float]()
-    for r in trained:  # a client that was drawn twice trains one turn after the other
+    for r in trained:  # a client that was selected twice trains its turns one after the other
         down, up = sent[r.client].nbytes, r.tensors.nbytes
         seconds = plan.speeds.compute_round_seconds(r.client, down, r.examples, up, plan.seed)
         busy[r.client] = busy.get(r.client, 0.0) + seconds
@@ -210,7 +200,7 @@ def simulate_round_end(
 
 
 def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
-    """Make an evaluation job for every client, with the tensors that it would be sent now."""
+    """Make an evaluation job for every client, with the tensors that the server would send it now."""
     tests, validations = (plan.federation.sizes(part) for part in ("test", "validation"))
     costs = {c: tests[c] + validations[c] for c in plan.federation.clients}
     return build_jobs(plan, server, "evaluate", costs)
@@ -219,7 +209,7 @@ def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
 def build_jobs(
     plan: Plan, server: Server, kind: Literal["evaluate", "join"], costs: Mapping[str, int]
 ) -> list[Job]:
-    """Make a job for each client in ``costs``: it evaluates the client, or lets a new client join."""
+    """Make a job for each client in ``costs``, to evaluate it or to let it join after training."""
     send, average = plan.algorithm.send, server.average | server.model
     return [
         Job(kind=kind, t=server.t, client=c, tensors=send(server, c), generic_model=average, cost=n)
@@ -234,28 +224,28 @@ def record_events(folder: RunFolder, events: Iterable[events.Event]) -> Iterator
         yield event
 
 
-def read_clock(folder: RunFolder) -> float:
+def read_simulated_clock(folder: RunFolder) -> float:
     """Return the simulated time at the end of the recorded rounds."""
     rounds = events.select_rounds(folder.iterate_events())
     return max((float(e.get("clock", 0.0)) for e in rounds), default=0.0)
 
 
-def read_spent(folder: RunFolder) -> float | None:
+def read_spent_epsilon(folder: RunFolder) -> float | None:
     """Return ε after the recorded rounds; None before the first round, or if ε has no bound."""
     rounds = events.select_rounds(folder.iterate_events())
     return rounds[-1].get("epsilon") if rounds else None
 
 
 def join_new_clients(plan: Plan, engine: Engine, server: Server) -> events.NewClientsEvent | None:
-    """Run the job in which each new client joins; return None if there are no new clients.
+    """Let new clients join and train on their own data; return the event, or None without new clients.
 
-    Their replies are never merged, so a job can be repeated after an interruption.
+    Their replies are never merged, so the jobs can be repeated after an interruption.
     """
     new = plan.federation.new
     if not new:
         return None
     begun = time.perf_counter()
-    sizes = plan.federation.whole().sizes()
+    sizes = plan.federation.include_new_clients().sizes()
     jobs = build_jobs(plan, server, "join", {c: sizes[c] for c in new})
     replies = list(engine.run(jobs))
     return round_events.make_new_clients_event(
@@ -269,7 +259,7 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> events.NewCl
 def gather_replies(
     plan: Plan, server: Server, replies: Sequence[Reply], sent: Mapping[str, Tensors]
 ) -> Gathered:
-    """Return the replies to merge, after simulated attacks and the server's part of protections."""
+    """Apply simulated attacks and the server's part of the protections; return the replies to merge."""
     if not plan.protections and not plan.attack.is_active:
         return Gathered(replies)
     received = {c: split_announced(v)[0] for c, v in sent.items()}
@@ -293,15 +283,10 @@ def gather_replies(
 
 
 def make_empty_reply(plan: Plan, server: Server) -> Reply:
-    """Make a reply that changes nothing, as if a client returned what it received."""
+    """Make a reply that changes nothing: with the tensors that a client receives."""
     first = plan.federation.clients[0]
     received = plan.algorithm.send(server, first)
     return Reply("", "train", received, 0, 1.0, aside=server.average)
-
-
-def drop_empty_replies(replies: Sequence[Reply]) -> list[Reply]:
-    """Drop replies that no client sent, because rounds record who took part."""
-    return [r for r in replies if r.client]
 
 
 class MergedRound(NamedTuple):
@@ -315,9 +300,12 @@ class MergedRound(NamedTuple):
 def merge_replies(
     plan: Plan, server: Server, replies: list[Reply], judge: Judge | None
 ) -> MergedRound:
-    """Merge the replies, except updates that the judge of untrusted clients refuses."""
+    """Merge the replies of a round; leave out updates that damage the model if clients are not trusted.
+
+    Raise DivergedError if trusted clients' updates damage the model.
+    """
     try:
-        return MergedRound(merge_checked(plan, server, replies, judge), replies, [])
+        return MergedRound(merge_and_check(plan, server, replies, judge), replies, [])
     except CodecError as error:
         suspects = find_responsible_clients(plan, server, replies, judge)
         if judge is None:
@@ -336,26 +324,28 @@ def merge_replies(
         for reply in refused:
             judge.refuse_update(reply, server.t, error)
         merged = [r for r in replies if suspects and r.client not in suspects]
-        return MergedRound(merge_checked(plan, server, merged, judge), merged, refused)
+        return MergedRound(merge_and_check(plan, server, merged, judge), merged, refused)
 
 
 def find_responsible_clients(
     plan: Plan, server: Server, replies: Sequence[Reply], judge: Judge | None
 ) -> list[str]:
-    """List each client whose removal from the replies makes the merged model valid."""
+    """List the clients whose update alone damages the merged model: without it, the model is valid."""
     found = []
     for client in dict.fromkeys(r.client for r in replies):
         rest = [r for r in replies if r.client != client]
         try:
-            merge_checked(plan, server, rest, judge)
+            merge_and_check(plan, server, rest, judge)
         except CodecError:
             continue
         found.append(client)
     return found
 
 
-def merge_checked(plan: Plan, server: Server, replies: list[Reply], judge: Judge | None) -> Server:
-    """Return the server after its round; raise CodecError if its state is not valid."""
+def merge_and_check(
+    plan: Plan, server: Server, replies: list[Reply], judge: Judge | None
+) -> Server:
+    """Merge the replies of a round; raise CodecError if the merged state is not valid."""
     if not replies:
         return replace(server, t=server.t + 1)
     try:
@@ -371,14 +361,14 @@ def merge_checked(plan: Plan, server: Server, replies: list[Reply], judge: Judge
 
 
 def merge(plan: Plan, server: Server, replies: list[Reply]) -> Server:
-    """Merge the replies of a round; return the server after the round, without checks."""
+    """Return the server's state after the algorithm has merged the replies of a round."""
     with seeded(plan.seed, "merge", server.t):
         after = plan.algorithm.merge(server, replies)
     return replace(after, t=server.t + 1, average=average_personal(replies))
 
 
 def check_finite(before: Server, after: Server) -> None:
-    """Raise NotFiniteError if a new tensor of the model or of the server's memory is not finite."""
+    """Raise NotFiniteError if a tensor that the merge has changed is not finite."""
     groups = {"": (before.model, after.model)}
     groups |= {f"{g}: ": (before.memory.get(g, Tensors()), v) for g, v in after.memory.items()}
     for where, (old, new) in groups.items():

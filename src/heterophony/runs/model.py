@@ -23,20 +23,20 @@ from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, ClientData, Samples, Scale
 from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
 
-LARGEST_FACTOR = 8  # larger than this times scaled bytes: the numbers were never scaled
+LARGEST_FACTOR = 8  # numbers over this multiple of the largest scaled byte were never scaled
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Converts examples from the layout of the run's data set to network input."""
+    """Converts a user's examples, in the layout of the run's data set, to network input."""
 
     shape: tuple[int, ...]  # shape of one example, as stored
     stored: torch.dtype
     scale: Scale
 
     def convert(self, x: Tensor) -> Tensor:
-        """Return network input. Bytes are scaled like test examples, other numbers are used unchanged."""
-        x = self.arrange(x)
+        """Convert examples to network input: scale bytes as in training, keep other numbers unchanged."""
+        x = self.arrange_examples(x)
         if torch.compiler.is_compiling():  # an exporter, which cannot look at values
             return self.scale(x) if x.dtype == torch.uint8 else x
         if self.stored == torch.uint8 and not x.is_floating_point():
@@ -52,8 +52,8 @@ class ModelInput:
             x = x.float()
         return x.float() if x.dtype == torch.float64 else x
 
-    def arrange(self, x: Tensor) -> Tensor:
-        """Convert a batch of examples to the stored layout; raise DataError if its shape does not match."""
+    def arrange_examples(self, x: Tensor) -> Tensor:
+        """Convert a batch of examples to the layout of the data set; raise DataError for a wrong shape."""
         given, shape = tuple(x.shape[1:]), self.shape
         if given == shape or (not self.stored.is_floating_point and self.stored != torch.uint8):
             return x  # sequences of tokens may have any length
@@ -64,7 +64,7 @@ class ModelInput:
         raise DataError(self.describe_mismatch(tuple(x.shape)))
 
     def describe_mismatch(self, given: tuple[int, ...]) -> str:
-        """Return the error message for examples of a wrong shape."""
+        """Return the error message for a model's examples of a wrong shape."""
         layouts = [self.shape]
         if len(self.shape) == 3:
             layouts.append((*self.shape[1:], self.shape[0]))
@@ -75,7 +75,7 @@ class ModelInput:
         return f"the model expects examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
 
     def check_bytes(self, x: Tensor) -> Tensor:
-        """Return whole numbers from 0 to 255 as bytes; raise DataError for other values."""
+        """Convert whole numbers from 0 to 255 to bytes; raise DataError for other values."""
         if x.dtype != torch.uint8 and x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
             raise DataError(
                 f"the model was trained on bytes, but these values range from {int(x.min())} to {int(x.max())};"
@@ -84,7 +84,7 @@ class ModelInput:
         return x.to(torch.uint8)
 
     def check_scaled(self, x: Tensor) -> None:
-        """Raise DataError if the numbers are so large that they must be unscaled bytes."""
+        """Raise DataError if numbers are so large that they cannot be scaled bytes."""
         channels = len(self.scale.mean)
         ends = self.scale(
             torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
@@ -98,30 +98,30 @@ class ModelInput:
             )
 
 
-def derive_again(name: str, make: Callable[[], Samples]) -> Samples:
-    """Compute a client's derived samples without storing them."""
+def derive_without_cache(name: str, make: Callable[[], Samples]) -> Samples:
+    """Compute a client's derived samples, such as a balanced set, without storing them."""
     return make()
 
 
 class PredictingClient(Client):
-    """A copy of a client without references to the plan or to the plan's net, tensors and data."""
+    """A copy of a client for a trained model, without references to the plan, its net and its data."""
 
     def __init__(self, client: Client) -> None:
         self.__dict__.update(client.__dict__)
-        self._cache_derived = derive_again
+        self._cache_derived = derive_without_cache
         self.memory, self.received = {}, Tensors()
         del self.net, self.data
 
 
 class AccessRecorder(dict[str, Any]):
-    """A dict that records which of its keys are read."""
+    """A dict that records which keys a prediction reads."""
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__(items)
         self.used = set[str]()
 
     def list_used(self) -> list[str]:
-        """List the tensors or groups that prediction has read, in order."""
+        """List the keys that were read, in the order of the dict."""
         return [k for k in dict.keys(self) if k in self.used]
 
     def __getitem__(self, key: str) -> Any:
@@ -154,18 +154,18 @@ class AccessRecorder(dict[str, Any]):
 
 
 class RecordedTensors(AccessRecorder, Tensors):
-    """Received tensors that record which of them are read."""
+    """A client's received tensors, which record which of them a prediction reads."""
 
 
-# The client's data, as little of them as prediction needs ---------------------------------------
+# The client's data that a prediction needs ------------------------------------------------------
 
 
 class ExamplesWithheldError(Exception):
-    """A model needs data of its client that were not kept."""
+    """Raised if a model needs data of its client that are not available."""
 
 
 class LabelsOnly(Samples):
-    """Samples whose labels are known and whose examples are not kept."""
+    """Samples with labels only; access to examples raises an error."""
 
     def get_stored(self, at: Tensor) -> Tensor:
         raise ExamplesWithheldError
@@ -175,7 +175,7 @@ class LabelsOnly(Samples):
 
 
 class WithheldSamples(LabelsOnly):
-    """Samples with neither examples nor labels; any access raises an error."""
+    """Samples without examples and labels; any access raises an error."""
 
     def __len__(self) -> int:
         raise ExamplesWithheldError
@@ -186,13 +186,13 @@ class WithheldSamples(LabelsOnly):
 
 
 def withhold_data(data: ClientData) -> ClientData:
-    """Return data of which only the scale and the number of classes are known; other access raises an error."""
+    """Return a client's data without examples and labels; access to them raises an error."""
     nothing = WithheldSamples(torch.empty(0), torch.empty(0), data.test.scale)
     return ClientData(nothing, nothing, data.classes)
 
 
 def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
-    """Iterate over growing parts of a client's data: nothing, labels, test examples, everything."""
+    """Iterate over ever larger parts of a client's data: nothing, labels, test examples, everything."""
     yield withhold_data(data)
     labels = [
         LabelsOnly(torch.empty(0), part.labels.clone(), part.scale)
@@ -204,13 +204,16 @@ def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
 
 
 def copy_samples(samples: Samples) -> Samples:
-    """Copy the selected examples, so that they do not refer to the pool that all clients share."""
+    """Copy a client's samples, so that they do not refer to the data of all clients."""
     stored, labels = samples.get_all_stored().clone(), samples.labels.clone()
     return Samples(stored, labels, samples.scale, None, samples.image_transform)
 
 
 def convert_record(record: Record, given: Any) -> Inputs:
-    """Convert the arrays of examples to network input; sequences may be lists, or padded with a mask."""
+    """Convert a user's arrays, for a net with several inputs, to network input.
+
+    Sequences may be lists of different lengths, or padded, with a mask.
+    """
     if isinstance(given, Mapping):
         named = dict(given)
     else:
@@ -231,7 +234,7 @@ def convert_record(record: Record, given: Any) -> Inputs:
 
 
 def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
-    """Convert one array of the examples; for an array of sequences, return the mask too."""
+    """Convert one array of a user's examples; return a mask, too, if it holds sequences."""
     if not field.is_sequence:
         how = ModelInput(field.shape, DTYPES[field.dtype], BYTES_TO_PLUS_MINUS_ONE)
         return how.convert(torch.as_tensor(values)), None
@@ -244,7 +247,7 @@ def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
 
 
 class Model(nn.Module):
-    """A trained model. It accepts examples in the data set's layout, and returns logits."""
+    """A trained model, which accepts examples in the layout of the data set and returns logits."""
 
     def __init__(self, plan: Plan, client: Client, generic: bool) -> None:
         super().__init__()
@@ -279,14 +282,14 @@ class Model(nn.Module):
     def _predict(
         self, x: Tensor, data: ClientData, memory: dict[str, Tensors], received: Tensors
     ) -> Tensor:
-        """Predict for network input, with the state that the client had after the run."""
+        """Predict for network input, with this state of the client."""
         client = copy(self._client)
         client.net, client.data, client.memory, client.received = self.net, data, memory, received
         return (self._algorithm.generic if self._generic else self._algorithm.predict)(client, x)
 
     @torch.no_grad()
     def _keep_what_is_needed(self, client: Client, x: Tensor) -> None:
-        """Keep only what prediction uses: for most algorithms, this is only the net.
+        """Keep the tensors and data that prediction uses: for most algorithms, only the net.
 
         A saved model must not contain the client's data unless prediction needs them.
         """
@@ -322,7 +325,7 @@ class Model(nn.Module):
 
 
 def make_example(plan: Plan, client: Client) -> Tensor:
-    """Return a batch of one example; it is all zeros if the client's examples are on a board."""
+    """Return one of the client's examples as a batch, or zeros if its examples are on a board."""
     with suppress(ExamplesWithheldError):
         if len(client.data.test):
             return client.data.test.batch(torch.arange(1))[0]
@@ -331,7 +334,7 @@ def make_example(plan: Plan, client: Client) -> Tensor:
 
 
 def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, ...]) -> Net:
-    """Build the net of a plan again; its weights are arbitrary."""
+    """Build the net of a plan again, with arbitrary weights."""
     with seeded(0, "init"):  # leaves torch's generator as it was
         net = model()
         net.shape = shape
@@ -340,7 +343,7 @@ def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, 
 
 
 class TensorGroups(nn.Module):
-    """Groups of named tensors as buffers, so that they are moved, saved and loaded with the model."""
+    """Groups of named tensors as buffers of a model, which are moved, saved and loaded with it."""
 
     def __init__(self, groups: Memory) -> None:
         super().__init__()
@@ -350,7 +353,7 @@ class TensorGroups(nn.Module):
                 self.register_buffer(make_buffer_name(group, name), tensor.detach().clone())
 
     def read(self) -> Memory:
-        """Return the model's stored tensors by group and name."""
+        """Return the tensors by group and name."""
         return {
             group: Tensors({n: self.get_buffer(make_buffer_name(group, n)) for n in names})
             for group, names in self.names.items()
@@ -358,5 +361,5 @@ class TensorGroups(nn.Module):
 
 
 def make_buffer_name(group: str, name: str) -> str:
-    """Join group and name to one name; torch allows no dots in it."""
+    """Return the buffer's name for a tensor of a group; torch allows no dots in it."""
     return f"{group}|{name}".replace(".", ":")

@@ -43,7 +43,7 @@ from .summary import (
     Summary,
     compute_metric_curves,
     describe_chance_level,
-    describe_state,
+    describe_run_state,
     summarise_so_far,
 )
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
-    """Iterate over rows: round, client, test size, then correct answers and accuracies of G and P.
+    """Yield a row per client and evaluation: round, client, test size, and scores of G and P.
 
     Losses are named ``G_loss`` and ``P_loss``; further metrics have names such as ``P_f1``. A value that
     was not measured is None. A run with validation examples has the same columns for them. Tasks other
@@ -65,11 +65,11 @@ def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
         for i, client in enumerate(start["clients"]):
             row: dict[str, Any] = {"round": event["t"], "client": client, "test": start["test"][i]}
             for measure in MEASURES:
-                add_measure(row, measure, event[measure], i, row["test"], counted)
+                add_score_to_row(row, measure, event[measure], i, row["test"], counted)
             if validation is not None:
                 row["validation"] = validation[i]
                 for held_out in VALIDATION_MEASURES:
-                    add_measure(row, held_out, event.get(held_out), i, validation[i], counted)
+                    add_score_to_row(row, held_out, event.get(held_out), i, validation[i], counted)
             for measured, losses in event.get("loss", {}).items():
                 row[f"{measured}_loss"] = losses[i]
             for measured, values in event.get("metrics", {}).items():
@@ -77,7 +77,7 @@ def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def add_measure(
+def add_score_to_row(
     row: dict[str, Any],
     name: str,
     counts: Sequence[float | None] | None,
@@ -85,7 +85,7 @@ def add_measure(
     examples: int,
     counted: bool,
 ) -> None:
-    """Add a client's correct answers and its accuracy to its row of the result."""
+    """Add the score of one measure, such as G, to a client's row in the table of a result."""
     correct = None if counts is None else counts[i]
     if counted:
         row[f"{name}_correct"] = correct
@@ -93,7 +93,7 @@ def add_measure(
 
 
 def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
-    """Make a pandas DataFrame of the rows; columns of counts stay integers even if some are missing."""
+    """Make a pandas DataFrame of a result's rows; counts stay integers even if some are missing."""
     try:
         pandas = import_module("pandas")
     except ImportError:
@@ -107,7 +107,7 @@ def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
 
 
 def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
-    """Add up the confusions of clients to a matrix: rows are true classes, columns predicted ones."""
+    """Add up the confusions of clients to a matrix of true classes (rows) and predicted ones (columns)."""
     counts = np.zeros((classes, classes), np.int64)
     for true, predicted, examples in (cell for cells in confusions for cell in cells or ()):
         counts[true, predicted] += examples
@@ -115,12 +115,12 @@ def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
 
 
 def list_class_accuracies(counts: NDArray[np.int64]) -> list[float | None]:
-    """List the accuracy of each class; None for a class without examples."""
+    """List the accuracy of each class in a confusion matrix; None for a class without examples."""
     rows = zip(counts.diagonal().tolist(), counts.sum(axis=1).tolist(), strict=True)
     return [right / examples if examples else None for right, examples in rows]
 
 
-SHOWN_CLIENTS = 3  # in the text of the table of clients
+SHOWN_CLIENTS = 3  # shown when a table of clients is printed
 
 
 class Result:
@@ -160,7 +160,7 @@ class Result:
     @property
     def state(self) -> str:
         """``finished``, or ``round 3 of 20``."""
-        return describe_state(self.events)
+        return describe_run_state(self.events)
 
     @property
     def algorithm(self) -> str:
@@ -285,7 +285,7 @@ class Result:
         return f"<p><b>{escape(title)}</b>, {len(start['clients'])} clients</p>{table}{doubt}"
 
     def plot(self) -> NotebookFigure:
-        """Draw G and P over the rounds; return the matplotlib figure."""
+        """Draw the curves of G and P over the rounds; return the matplotlib figure."""
         from .curve_figure import draw_curves  # matplotlib takes long to import
 
         score = SCORES.get(get_start(self.events).get("task", "classification"), "score")
@@ -342,7 +342,7 @@ class Result:
         return self.plan.complete(server)
 
     def _build_model(self, client: str | None, memory: Memory, merge: bool) -> Model:
-        """Build the personal model of a client, or the generic model for None, from a memory."""
+        """Build the personal model of a client, or the generic model if ``client`` is None."""
         plan, server = self.plan, self._server
         name = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
@@ -369,7 +369,7 @@ class Result:
             ) from None
 
     def _check_model(self, client: str | None, known: Tensors) -> None:
-        """Raise DataError if the net does not match the stored tensors or lacks its initial values."""
+        """Raise DataError if the plan's net does not match the run's tensors, or lacks initial weights."""
         began = get_start(self.events).get("start_sha256")
         if began in (None, self.plan.start_sha256):
             return
@@ -390,7 +390,7 @@ class Result:
 
 
 class ClientTable(dict[str, ClientResult]):
-    """The clients' results by name; ``clients[7]`` means ``clients["7"]``. Its text shows the first few."""
+    """The clients' results by name, where ``clients[7]`` is ``clients["7"]``; printed, the first few."""
 
     def __missing__(self, client: object) -> ClientResult:
         if isinstance(client, int) and str(client) in self:

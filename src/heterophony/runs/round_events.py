@@ -57,7 +57,7 @@ class RoundFields(TypedDict, total=False):
     delta: float
 
 
-# what the server records about every client besides its replies, under any protection
+# facts about every client that the server records besides its replies, under any protection
 RECORDED_OUTSIDE = (
     "numbers of examples and of their labels",
     "G and P of every client",
@@ -67,7 +67,7 @@ RECORDED_OUTSIDE = (
 
 
 def describe_protections(plan: Plan) -> StartFields:
-    """Describe the protections and simulated attacks of a run; empty if there are none."""
+    """Return the fields of the start event about protections and simulated attacks."""
     found: StartFields = {}
     if plan.protections:
         found["protection"] = [describe_protection(p) for p in plan.protections]
@@ -78,15 +78,15 @@ def describe_protections(plan: Plan) -> StartFields:
                 "unit": promise.unit,
                 "delta": promise.delta,
                 "accounting": promise.accounting,
-                "outside": list_outside(plan),
+                "outside": list_uncovered_facts(plan),
             }
     if plan.attack.is_active:
         found["bad_clients"] = plan.attack.list_bad_clients(plan.federation.clients, plan.seed)
     return found
 
 
-def list_outside(plan: Plan) -> list[str]:
-    """List the facts about a client that are recorded but not covered by ε."""
+def list_uncovered_facts(plan: Plan) -> list[str]:
+    """List the facts about clients that a run records, but that its ε does not cover."""
     tensors = [f"tensor {name}" for name in list_unprotected(plan)]
     aside = ["personal parameters, averaged to measure G"] if plan.averages_personal else []
     return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
@@ -99,9 +99,9 @@ def describe_protected_round(
     trained: Sequence[Reply],
     spent: float | None,
 ) -> RoundFields:
-    """Describe what the protections did in round ``t``, and ε after it; empty without protections.
+    """Return the fields of a round's event about protections: filtered clients, and ε after the round.
 
-    ``trained`` are all replies of the round; ``spent`` is ε before it.
+    ``trained`` are all replies of the round; ``spent`` is ε before the round.
     """
     found: RoundFields = {"filtered": list(filtered)} if filtered else {}
     run = describe_plan(plan)
@@ -117,10 +117,10 @@ OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the ev
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRound:
-    """The clients, replies and times of one finished round of training."""
+    """The clients, replies and times of a finished round, from which its event is made."""
 
     t: int
-    selected: Sequence[str]  # clients; one that was drawn twice is listed twice
+    selected: Sequence[str]  # clients; one that was selected twice is listed twice
     sent: Mapping[str, Tensors]  # by client
     trained: Sequence[Reply]  # in client order
     merged: Sequence[Reply]  # the replies that were merged
@@ -135,7 +135,7 @@ class FinishedRound:
 
 
 def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> events.StartEvent:
-    """Describe the run before its first round."""
+    """Make the event that describes a run before its first round."""
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
     validation: StartFields = {"validation": sizes} if any(sizes) else {}
@@ -159,7 +159,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
         **validation,
         **nets,
         "classes": list(federation.labels),
-        "labels": federation.counts().tolist(),
+        "labels": federation.count_labels().tolist(),
         **learned,
         **remark,
         "shared_parameters": sum(v.numel() for v in server.model.values()),
@@ -173,7 +173,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
 
 
 def describe_compute(plan: Plan, compute: Compute) -> StartFields:
-    """Describe the device and precision of a run; defaults are left out."""
+    """Return the fields of the start event about device, precision and kind of training."""
     found: StartFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
@@ -184,52 +184,47 @@ def describe_compute(plan: Plan, compute: Compute) -> StartFields:
 
 
 def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> events.EvaluationEvent:
-    """Describe an evaluation after ``t`` rounds: the scores, losses and metrics of every client."""
+    """Make the event of an evaluation after ``t`` rounds: scores, losses and metrics of every client."""
     event: events.EvaluationEvent = {
         "event": "evaluation",
         "t": t,
-        "G": collect_counts(plan, replies, "G"),
-        "P": collect_counts(plan, replies, "P"),
+        "G": list_scores(plan, replies, "G"),
+        "P": list_scores(plan, replies, "P"),
     }
     if plan.federation.validates:
         for measure in events.VALIDATION_MEASURES:
-            event[measure] = collect_counts(plan, replies, measure)
+            event[measure] = list_scores(plan, replies, measure)
     measures = ("G", "P", *(events.VALIDATION_MEASURES if plan.federation.validates else ()))
-    losses = {m: collect_losses(plan, replies, m) for m in measures}
+    losses = {m: list_by_client(plan, replies, f"{LOSS_PREFIX}{m}") for m in measures}
     event["loss"] = {m: of for m, of in losses.items() if event.get(m) is not None}
     if plan.metrics:
-        event["metrics"] = {m: collect_metrics(plan, replies, m) for m in measures}
+        event["metrics"] = {
+            measure: {
+                m.name: list_by_client(plan, replies, f"{measure}/{m.name}") for m in plan.metrics
+            }
+            for measure in measures
+        }
     if plan.confusion:
-        event["confusion"] = {m: collect_confusions(plan, replies, m) for m in measures}
+        event["confusion"] = {m: list_confusions(plan, replies, m) for m in measures}
     return event
 
 
-def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Counts | None:
-    """List the correct answers in client order; None if no client measured them."""
-    metrics = {r.client: r.metrics for r in replies}
-    if not any(measure in known for known in metrics.values()):
+def list_by_client(plan: Plan, replies: Sequence[Reply], metric: str) -> list[float | None]:
+    """List a metric of the replies in client order; None for a client that did not report it."""
+    found = {r.client: r.metrics.get(metric) for r in replies}
+    return [found.get(c) for c in plan.federation.clients]
+
+
+def list_scores(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Counts | None:
+    """List the scores of an evaluation in client order; None if no client has measured them."""
+    if not any(measure in r.metrics for r in replies):
         return None
-    found = [metrics.get(c, {}).get(measure) for c in plan.federation.clients]
-    return [None if value is None else to_count(plan, value) for value in found]
+    found = list_by_client(plan, replies, measure)
+    return [None if value is None else to_recorded_score(plan, value) for value in found]
 
 
-def collect_losses(plan: Plan, replies: Sequence[Reply], measure: str) -> list[float | None]:
-    """List the mean losses in client order; None for a loss that is not finite."""
-    known = {r.client: r.metrics for r in replies}
-    return [known.get(c, {}).get(f"{LOSS_PREFIX}{measure}") for c in plan.federation.clients]
-
-
-def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> events.MetricValues:
-    """List the values of every further metric in client order."""
-    known = {r.client: r.metrics for r in replies}
-    return {
-        m.name: [known.get(c, {}).get(f"{measure}/{m.name}") for c in plan.federation.clients]
-        for m in plan.metrics
-    }
-
-
-def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Confusions:
-    """List true class, predicted class and number of examples, in client order."""
+def list_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> events.Confusions:
+    """List the confusions of an evaluation in client order: [true class, predicted class, examples]."""
     prefix = f"{measure}/{CONFUSION}_"
     found: dict[str, list[list[int]]] = {}
     for reply in replies:
@@ -240,20 +235,21 @@ def collect_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> ev
     return [found.get(c) or None for c in plan.federation.clients]
 
 
-def to_count(plan: Plan, value: float) -> float:
-    """Return the sum of a score as recorded; numbers of correct answers become integers."""
+def to_recorded_score(plan: Plan, value: float) -> float:
+    """Return the sum of a score as events record it; numbers of correct answers become integers."""
     return int(value) if plan.task.name == "classification" else float(value)
 
 
 def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.RoundEvent:
-    """Describe a round of training that took ``seconds``."""
+    """Make the event of a round of training that took ``seconds``."""
     tested = plan.federation.sizes("test")
     tested[POOLED_CLIENT] = sum(tested.values())
     names = dict.fromkeys(k for r in done.merged for k in r.metrics if k not in OWN_METRICS)
     means = {k: average_metric(k, done.merged) for k in names}
-    losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss(k)}
-    others = {k: v for k, v in sorted(means.items()) if not is_loss(k)}
+    losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss_metric(k)}
+    others = {k: v for k, v in sorted(means.items()) if not is_loss_metric(k)}
     pooled = plan.algorithm.pooled  # then nothing is sent
+    boards: RoundFields = {"boards": dict(done.boards)} if done.boards else {}
     return {
         "event": "round",
         "t": done.t,
@@ -268,7 +264,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.
         "loss": losses,
         "measures": {**others, **done.measures},
         "P_local": [
-            [to_count(plan, r.metrics["P_local"]), tested[r.client]]
+            [to_recorded_score(plan, r.metrics["P_local"]), tested[r.client]]
             for r in done.merged
             if "P_local" in r.metrics
         ],
@@ -277,32 +273,32 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.
             "evaluate": sum_work_seconds(done.evaluated),
         },
         **describe_faults(plan, done),
-        **describe_boards(done),
+        **boards,
         **describe_protected_round(plan, done.t, done.filtered, done.trained, done.spent),
         "seconds": seconds,
     }
 
 
 def count_sent_bytes(done: FinishedRound) -> int:
-    """Count the bytes sent to the selected clients; many of them receive the same tensors."""
+    """Count the bytes of the tensors that a round sent to the selected clients."""
     models = {id(tensors): tensors for tensors in done.sent.values()}
     sizes = {key: tensors.nbytes for key, tensors in models.items()}
     return sum(sizes[id(done.sent[c])] for c in done.selected)
 
 
-def is_loss(metric: str) -> bool:
+def is_loss_metric(metric: str) -> bool:
     """Return True if a metric in a reply is a loss."""
     return metric.startswith(LOSS_PREFIX)
 
 
 def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> RoundFields:
-    """Count the bytes of personal parameters that left a board; empty in a simulation."""
+    """Return the field of a round's event with the bytes of personal parameters that boards sent."""
     sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_boards else 0
     return {"personal_bytes": sent} if sent else {}
 
 
 def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
-    """List the clients without a merged reply, and the simulated time; empty if nothing can fail."""
+    """Return the fields of a round's event about missing replies and simulated time, if any can occur."""
     if plan.fault_free and len(done.trained) == len(done.selected) and not done.refused:
         return {}
     replied = {r.client for r in done.trained}
@@ -320,13 +316,8 @@ def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
     return out
 
 
-def describe_boards(done: FinishedRound) -> RoundFields:
-    """Return what each board did in a round; empty if the run is not on boards."""
-    return {"boards": dict(done.boards)} if done.boards else {}
-
-
 def average_metric(name: str, replies: Sequence[Reply]) -> float:
-    """Average a metric over the clients that report it, weighted by their training examples."""
+    """Average a metric over the replies that report it, weighted by their training examples."""
     pairs = [(r.metrics[name], r.samples) for r in replies if name in r.metrics]
     return sum(v * n for v, n in pairs) / sum(n for _, n in pairs)
 
@@ -334,9 +325,9 @@ def average_metric(name: str, replies: Sequence[Reply]) -> float:
 def make_new_clients_event(
     plan: Plan, t: int, replies: Sequence[Reply], seconds: float
 ) -> events.NewClientsEvent:
-    """Describe the clients that joined after ``t`` rounds; each has sent one reply."""
+    """Make the event of the clients that joined after ``t`` rounds, from one reply of each."""
     new, by_client = plan.federation.new, {r.client: r for r in replies}
-    train, test = (plan.federation.whole().sizes(part) for part in ("train", "test"))
+    train, test = (plan.federation.include_new_clients().sizes(part) for part in ("train", "test"))
     metrics = [by_client[c].metrics for c in new]
     return {
         "event": "new_clients",
@@ -345,9 +336,11 @@ def make_new_clients_event(
         "clients": list(new),
         "train": [train[c] for c in new],
         "test": [test[c] for c in new],
-        "before": [to_count(plan, m["before"]) for m in metrics],
-        "P": [to_count(plan, m["P"]) for m in metrics],
-        "G": [to_count(plan, m["G"]) for m in metrics] if all("G" in m for m in metrics) else None,
+        "before": [to_recorded_score(plan, m["before"]) for m in metrics],
+        "P": [to_recorded_score(plan, m["P"]) for m in metrics],
+        "G": [to_recorded_score(plan, m["G"]) for m in metrics]
+        if all("G" in m for m in metrics)
+        else None,
         "sha256": [by_client[c].kept for c in new],
         "seconds": seconds,
         "work": {"train": sum_work_seconds(replies), "evaluate": 0.0},
@@ -361,7 +354,7 @@ def make_end_event(
     evaluated: Sequence[Reply],
     seconds: float,
 ) -> events.EndEvent:
-    """Describe the end of the run, whose last evaluation took ``seconds``."""
+    """Make the event of the end of a run whose last evaluation took ``seconds``."""
     return {
         "event": "end",
         "t": server.t,
@@ -372,17 +365,16 @@ def make_end_event(
 
 
 def sum_work_seconds(replies: Sequence[Reply]) -> float:
-    """Add up the seconds that workers spent on these replies."""
+    """Add up the seconds that workers spent on the jobs of these replies."""
     return round(sum(r.metrics["seconds"] for r in replies), 4)
 
 
 def compute_model_sha256(
     plan: Plan, client_store: ClientStore, server: Server, replies: Sequence[Reply]
 ) -> str:
-    """Hash the server's tensors, the digest of each client's memory, and the given tensors.
+    """Compute the digest of a run's models: of the server's tensors, client memories and given tensors.
 
-    Clients send their digest with the evaluation after the last round, so memories stay where they
-    are.
+    Clients send the digest of their memory with the last evaluation, so memories need not be sent.
     """
     groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
     flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

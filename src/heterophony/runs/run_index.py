@@ -32,7 +32,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read a file with one JSON object per line; skip a last line that a crash cut short."""
+    """Read a file with one JSON object per line; skip an incomplete last line, as after a crash."""
     if not os.path.lexists(path):
         return
     with translate_disk_errors(path), open_regular_file(path) as file:
@@ -45,7 +45,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_last_event(path: Path) -> Event | None:
-    """Read the newest complete event from the end of the file; return None if there is none."""
+    """Read a run's newest complete event from the end of the file; return None if there is none."""
     if not os.path.lexists(path):
         return None
     with translate_disk_errors(path), open_regular_file(path) as file:
@@ -80,7 +80,7 @@ def check_event(path: Path, content: dict[str, Any]) -> Event:
 
 
 def find_runs(path: Path) -> Iterator[Path]:
-    """Find every run folder at or below the path."""
+    """Find every run folder at or below a path."""
     for folder, inside, files in os.walk(path):
         if CONFIG_FILE in files:
             inside[:] = [name for name in inside if name not in INTERNAL_FOLDERS]
@@ -97,7 +97,7 @@ def list_member_runs(parent: Path) -> list[Path]:
 
 
 def read_run_order(path: Path) -> list[str]:
-    """Read the names of a comparison's runs in their order; empty if the file does not exist."""
+    """Read the names of a comparison's runs in their order; an empty list if the file does not exist."""
     if not os.path.lexists(path):
         return []
     content = read_json(path)
@@ -110,8 +110,8 @@ def read_run_order(path: Path) -> list[str]:
 EarlyStop = Mapping[str, float]  # round, accuracy and limit of an abandoned trial
 
 
-def read_stop(folder: Path) -> EarlyStop | None:
-    """Read the round after which a trial was stopped early; None if it was not."""
+def read_early_stop(folder: Path) -> EarlyStop | None:
+    """Read after which round and why a search abandoned a trial; None if it did not."""
     path = folder / STOPPED_FILE
     if not path.is_file():
         return None
@@ -122,8 +122,8 @@ def read_stop(folder: Path) -> EarlyStop | None:
     return content
 
 
-def describe_stop(stop: EarlyStop) -> str:
-    """Describe when and why a trial of a search was stopped early."""
+def describe_early_stop(stop: EarlyStop) -> str:
+    """Describe in words after which round and why a search abandoned a trial."""
     return (
         f"stopped after round {stop['round']:.0f}: {100 * stop['accuracy']:.2f} % is below the median"
         f" of earlier trials, {100 * stop['limit']:.2f} %"

@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import FolderError, HeterophonyError
 from ..core.files import read_json, write_json
 from ..core.scores import get_metric_info
-from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves
+from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves, list_sizes
 from .events import (
     Counts,
     EndEvent,
@@ -32,17 +32,18 @@ from .events import (
 from .run_index import RESULT_FILE
 
 MetricCurve = list[tuple[int, float]]
+OMITTED_IF_EMPTY = (  # keys of result.json
+    *("loss", "metrics", "data_remark", "compute", "protection", "privacy", "bad_clients"),
+    *("nets", "kept_round", "stopped", "examples_per_round", "relative_work"),
+)
 
 
 def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, MetricCurve]]:
-    """Return (round, value) points by metric and measure (``G``, ``P``, ``G_valid``, ``P_valid``).
+    """Return a run's (round, value) points by metric and measure (``G``, ``P``, ``G_valid``, ``P_valid``).
 
-    Values are averaged over clients on the scale of the metric's ``pooling``.
+    Values of clients are averaged on the scale of the metric's ``pooling``.
     """
-    start = get_start(events)
-    sizes = {"G": start["test"], "P": start["test"]}
-    if "validation" in start:
-        sizes |= {"G_valid": start["validation"], "P_valid": start["validation"]}
+    sizes = list_sizes(get_start(events))
     out: dict[str, dict[str, MetricCurve]] = {}
     for event in select_evaluations(events):
         for measure, metrics in event.get("metrics", {}).items():
@@ -129,25 +130,13 @@ class Summary:
     stopped: str = ""  # why the run stopped before its last round, if it did
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data for JSON, without optional values that the run does not have."""
+        """Return the summary as plain data for ``result.json``, without optional values that are empty."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        later_keys = (
-            "loss",
-            "metrics",
-            "data_remark",
-            "compute",
-            "protection",
-            "privacy",
-            "bad_clients",
-            "nets",
-            "kept_round",
-            "stopped",
-        )
-        for later in (*later_keys, "examples_per_round", "relative_work"):
-            if not out[later] and out[later] != 0:
-                del out[later]
+        for key in OMITTED_IF_EMPTY:
+            if not out[key] and out[key] != 0:
+                del out[key]
         if self.delta is None:  # without differential privacy there is no ε
             del out["epsilon"], out["delta"]
         return out
@@ -164,7 +153,7 @@ def summarise(events: Sequence[Event]) -> Summary:
 
 
 def build_summary(events: Sequence[Event]) -> Summary:
-    """Compute the summary of undamaged events; damaged ones raise many types of errors."""
+    """Compute the summary of a finished run; damaged events raise errors of many types."""
     start, end, last = get_start(events), get_end(events), find_last_evaluation(events)
     if end is None or last is None or last["P"] is None:
         raise ValueError("the run is not finished, or nothing was measured")
@@ -225,9 +214,9 @@ def build_summary(events: Sequence[Event]) -> Summary:
 def build_client_results(
     start: StartEvent, last: EvaluationEvent, rounds: Sequence[RoundEvent]
 ) -> dict[str, ClientResult]:
-    """Return each client's result in the last evaluation; ``generic`` is set only if G was measured."""
+    """Return each client's result in the last evaluation; ``generic`` is None if G was not measured."""
     assert last["P"] is not None
-    correct, counts = require_counts(last["P"]), last["G"] and require_counts(last["G"])
+    correct, counts = require_all_counts(last["P"]), last["G"] and require_all_counts(last["G"])
     participations = Counter(c for e in rounds for c in e["clients"])
     return {
         c: ClientResult(
@@ -281,21 +270,21 @@ def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, floa
     return done / len(rounds), done / usual if usual else None
 
 
-def require_counts(counts: Counts) -> list[float]:
-    """Return the counts if every client has one; otherwise raise ValueError."""
+def require_all_counts(counts: Counts) -> list[float]:
+    """Return the counts of an evaluation; raise ValueError if a client has none."""
     known = [c for c in counts if c is not None]
     if len(known) < len(counts):
         raise ValueError("a client was never evaluated")
     return known
 
 
-STANDARD_ERRORS = 2  # within which an accuracy may be chance
+STANDARD_ERRORS = 2  # accuracies within so many of the chance level may be chance
 
 
 def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
-    """Return a warning if a run has not risen above chance level, otherwise None.
+    """Return a warning if a run is no better than chance, otherwise None.
 
-    Both the last evaluation and the mean of the last ten must be within noise of the level.
+    That is, if neither the last evaluation nor the mean of the last ten is above the noise of chance.
     """
     if "task" in start or len(start["classes"]) < 2:  # other scores have no known chance level
         return None
@@ -303,7 +292,7 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
     limit = level + STANDARD_ERRORS * sqrt(level * (1 - level) / max(1, tested))
     measured = {"G": summary.G, "P": summary.P}
     known = {name: a for name, a in measured.items() if a is not None}
-    if not all(is_within(a, limit) for a in known.values()):
+    if any(max(a.last, a.last10.mean) > limit for a in known.values()):
         return None
     verb = "is" if len(known) == 1 else "are"
     return (
@@ -313,27 +302,22 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
     )
 
 
-def is_within(accuracy: Accuracy, limit: float) -> bool:
-    """Return True if neither the last accuracy nor the mean of the last ten exceeds a limit of chance."""
-    return accuracy.last <= limit and accuracy.last10.mean <= limit
-
-
 def compute_chance_level(start: StartEvent) -> float:
-    """Return the fraction of the largest class among all training examples, at least 1 / classes."""
+    """Return the accuracy of always predicting the largest class of a run's training examples."""
     counts = [sum(column) for column in zip(*start["labels"], strict=True)]
     largest: float = max(counts) / max(1, sum(counts))
     return max(largest, 1 / len(start["classes"]))
 
 
-def describe_state(events: Sequence[Event]) -> str:
-    """Return ``finished``, or ``round 3 of 20``."""
+def describe_run_state(events: Sequence[Event]) -> str:
+    """Return the state of a run for display: ``finished``, or ``round 3 of 20``."""
     if get_end(events) is not None:
         return "finished"
     return f"round {len(select_rounds(events))} of {get_start(events)['rounds']}"
 
 
 def summarise_so_far(events: Sequence[Event]) -> Summary | None:
-    """Summarise a run as if it stopped now; return None before the first evaluation."""
+    """Summarise a run, as if an unfinished one ended now; return None before the first evaluation."""
     if get_end(events) is not None:
         return summarise(events)
     if find_last_evaluation(events) is None:
@@ -352,30 +336,30 @@ def summarise_so_far(events: Sequence[Event]) -> Summary | None:
 
 
 def record_below_local(folder: Path) -> None:
-    """Add to ``result.json`` the share of clients that would be better off alone.
+    """Add to ``result.json`` the share of clients that have a lower accuracy than in a run of Local.
 
-    This needs a run of Local with the same seed and data in the same parent folder. Whichever of the
-    two finishes last adds the share.
+    That run must have the same seed and data, and be in the same parent folder. Whichever of the two
+    finishes last adds the share.
     """
     own = read_json(folder / RESULT_FILE)
     for file in sorted(folder.parent.glob(f"*/{RESULT_FILE}")):
         with suppress(OSError, HeterophonyError, LookupError, TypeError, AttributeError):
             if own["algorithm"] == "local":
                 add_below_local(file, read_json(file), own)
-            elif starts_as_local(file) and add_below_local(
+            elif is_result_of_local(file) and add_below_local(
                 folder / RESULT_FILE, own, read_json(file)
             ):
                 return
 
 
-def starts_as_local(file: Path) -> bool:
-    """Return True if a result is of a run of Local; only the start of the file is read."""
+def is_result_of_local(file: Path) -> bool:
+    """Return True if a ``result.json`` is of a run of Local, by the beginning of the file."""
     with file.open("rb") as stream:
         return b'"algorithm": "local"' in stream.read(40)
 
 
 def add_below_local(file: Path, result: dict[str, Any], local: Mapping[str, Any]) -> bool:
-    """Add the share of clients below Local to a result, if this run of Local has its seed and data."""
+    """Add the share of clients below Local to a result; return False if the runs cannot be compared."""
     clients = result["clients"]
     same = all(result[k] == local[k] for k in ("seed", "data_sha256"))
     if not same or clients.keys() != local["clients"].keys() or result["algorithm"] == "local":

@@ -19,9 +19,9 @@ from ..runs.folder import RunFolder
 from ..runs.result import Result
 from .hooks import show_progress
 from .many import run_all
-from .run import SPEC_KEYWORDS, AlgorithmLike, check_renamed, make_spec
-from .spec import RunSpec, complete_specs, create_folders
-from .sweep import StudyOptions, list_keywords, open_parent
+from .run import SPEC_KEYWORDS, AlgorithmLike, check_renamed_keyword, make_spec
+from .spec import RunSpec, load_data_of_specs, prepare_run_folders
+from .sweep import StudyOptions, list_keywords, open_study_folder
 
 
 class Comparison(dict[str, Result]):
@@ -44,7 +44,7 @@ def compare(
     continues an interrupted comparison, and ``heterophony report`` shows it; without ``out``, the
     folder is deleted with the comparison.
     """
-    options, how = StudyOptions.take(how)
+    options, how = StudyOptions.split_off(how)
     check_run_keywords(how)
     if options.engine == "pool":
         exit_if_script_is_imported()
@@ -55,9 +55,9 @@ def compare(
         for seed in options.seeds
         for name, algorithm in named.items()
     }
-    with open_parent(options.out) as (parent, temporary):
+    with open_study_folder(options.out) as (parent, temporary):
         with open_comparison(parent, specs) as runs, show_progress(options.progress) as shown:
-            run_all(runs, options.share(shown, side_by_side=False))
+            run_all(runs, options.make_run_options(shown, side_by_side=False))
         found = Comparison({f.path.name: Result(f, spec.build_plan) for f, spec in runs.items()})
         found.folder = parent
         temporary.bind(found)
@@ -67,7 +67,7 @@ def compare(
 def check_run_keywords(how: Mapping[str, Any]) -> None:
     """Raise ConfigError for a keyword that neither ``hp.compare`` nor ``hp.run`` accepts."""
     for key, value in how.items():
-        check_renamed(key, value)
+        check_renamed_keyword(key, value)
         if key not in SPEC_KEYWORDS:
             near = suggest_similar(key, list_keywords(StudyOptions))
             hint = "; pass a setting of an algorithm to an instance, as in hp.FedProx(mu=0.1)"
@@ -89,14 +89,14 @@ def open_comparison(
 
     Raise BusyError if another process runs the comparison.
     """
-    complete = complete_specs(specs)
+    complete = load_data_of_specs(specs)
     with hold_folder(parent):
         yield create_comparison(parent, complete)
 
 
 def create_comparison(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
     """Write the folder of every complete run and ``compare.json``, so that all of them can be resumed."""
-    runs = create_folders(parent, complete)
+    runs = prepare_run_folders(parent, complete)
     write_json(parent / "compare.json", {"runs": list(complete)})
     return runs
 
@@ -119,7 +119,7 @@ def build_comparison(
     for seed in [None] if seeds is None else seeds:
         for name in algorithms:
             own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
-            told = ignore_note if specs else note  # the runs differ in none of what it says
+            told = ignore_note if specs else note  # notes are the same for all runs
             config = read_config(file, [*overrides, *own], told, trust=True)
             specs[f"{labels[name]}-{config.top.seed}"] = RunSpec(config)
     return specs

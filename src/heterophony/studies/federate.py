@@ -20,7 +20,7 @@ from ..core.settings import construct
 from ..core.status_line import name_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
-from ..data.packing import find_form, pack_examples
+from ..data.packing import find_packing_form, pack_examples
 from ..data.partitioning import partition_source, resolve_skew, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
@@ -91,95 +91,98 @@ def federate(
     if not isinstance(terms.clients, Integral):
         raise ConfigError(f"clients: must be a whole number, not {clients!r}")
     if path is not None and not isinstance(data, str | Path):
-        raise ConfigError("path: only a data set with a name has files; leave it out")
-    data = join_labels(join_split(data))
-    request = Request(classes, task, users, tokenizer)
-    if isinstance(data, list | dict) and not (
-        huggingface.is_datasets_object(data) or has_tables(data)
-    ):
-        if client is not None or users is not None:
-            raise ConfigError(
-                "client: data in a list or dict already belong to clients; remove client and users"
-            )
-        if tokenizer is not None:
-            raise ConfigError("tokenizer: arrays have no texts; leave it out")
+        raise ConfigError("path: is only for data sets that are given by name; leave it out")
+    data, request = join_labels(join_split(data)), Request(classes, task, users, tokenizer)
+    if is_data_by_client(data):
+        check_not_divided(request, client, partition)
         federation = federate_own_data(data, request, terms, validation_fraction, split)
-        if partition is not None:
-            raise ConfigError(
-                "partition: data in a list or dict already belong to clients; leave it out"
-            )
-        if clients is not None and clients != len(federation.train):
+        if clients not in (None, len(federation.train)):
             raise ConfigError(
                 f"clients: is {clients}, but the data have {len(federation.train)} clients; leave it out"
             )
-        skew = resolve_skew(feature_skew, federation.x, seed)
-        federation = replace(federation, skew=skew)
+        federation = replace(federation, skew=resolve_skew(feature_skew, federation.x, seed))
     else:
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            source = resolve_source(data, path, request)
-            if client is not None:
-                source = name_users(source, client, "client")
-            named = find_own_clients(data, users, source)
-            if partition is None and (client is not None or named.names):
-                partition = Natural()
-                count = len(named.names or source.user_names)
+            source, named = read_source_and_clients(data, path, request, client)
+            if partition is None and named.names:
+                partition, count = Natural(), len(named.names) if clients is None else clients
                 official = named.has_split and split is None
-                terms = replace(
-                    terms,
-                    clients=count if clients is None else clients,
-                    split="official" if official else terms.split,
-                )
+                terms = replace(terms, clients=count, split="official" if official else terms.split)
             rule = resolve_partition(partition)
             federation = partition_source(source, rule, terms, feature_skew, validation_fraction)
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
-    federation = federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+    federation = federation.with_transform(transform, frozen_augment).set_aside_new_clients(
+        new_clients, seed
+    )
     federation = federation.encode_table()
     if client is not None or not isinstance(data, str | Path):
         return federation
-    recipe = {
-        **shares,
-        **asdict(terms),
-        "users": users,
-        "tokenizer": tokenizer,
-        "path": path,
-        "name": str(data),
-        "clients": len(federation.train),
-        "transform": transform,
-        "frozen_augment": frozen_augment,
-        "classes": classes if isinstance(classes, int | None) else list(classes),
-    }
-    return federation.with_recipe(complete_recipe(recipe, rule, feature_skew))
+    settings = {**shares, **asdict(terms), **vars(request), "name": str(data), "path": path}
+    settings |= {"transform": transform, "frozen_augment": frozen_augment}
+    settings["clients"] = len(federation.train)
+    return federation.with_recipe(complete_recipe(settings, rule, feature_skew))
+
+
+def is_data_by_client(data: Any) -> bool:
+    """Return True if data are a list or dict with the arrays of each client."""
+    return isinstance(data, list | dict) and not (
+        huggingface.is_datasets_object(data) or has_tables(data)
+    )
+
+
+def check_not_divided(request: Request, client: object, partition: Partition | str | None) -> None:
+    """Raise ConfigError for an argument that cannot apply to arrays of each client."""
+    belong = "data in a list or dict already belong to clients"
+    if client is not None or request.users is not None:
+        raise ConfigError(f"client: {belong}; remove client and users")
+    if request.tokenizer is not None:
+        raise ConfigError("tokenizer: is only for texts, not for arrays; leave it out")
+    if partition is not None:
+        raise ConfigError(f"partition: {belong}; leave it out")
+
+
+def read_source_and_clients(
+    data: Any, path: str | None, request: Request, client: Iterable[object] | None
+) -> tuple[Source, NamedClients]:
+    """Read a data set, and find the clients that it or ``client`` names."""
+    source = resolve_source(data, path, request)
+    if client is None:
+        return source, find_own_clients(data, request.users, source)
+    source = name_users(source, client, "client")
+    named = find_own_clients(data, request.users, source)
+    return source, replace(named, names=named.names or source.user_names)
 
 
 def complete_recipe(
-    recipe: Mapping[str, Any], rule: Partition, skew: Skew | None
+    settings: Mapping[str, Any], rule: Partition, skew: Skew | None
 ) -> Mapping[str, Any] | None:
-    """Complete the section [data] that describes a federation; return None if settings cannot describe it."""
+    """Return the section [data] that recreates a federation; None if settings cannot describe it."""
     kinds = [kind for kind, cls in PARTITIONS.items() if type(rule) is cls]
     if not kinds:  # the partition is the user's own
         return None
     partition = {"kind": kinds[0], **list_rule_settings(rule)}
     described = None if skew is None else describe_skew(skew)
+    classes = settings["classes"]
+    classes = classes if isinstance(classes, int | None) else list(classes)
+    rest = {"classes": classes, "partition": partition, "feature_skew": described}
     try:
-        section = DataSection(**{**recipe, "partition": partition, "feature_skew": described})
+        section = DataSection(**{**settings, **rest})
         return asdict(fill_data_defaults(section))
     except ConfigError:  # allowed here, but not in a configuration
         return None
 
 
 def resolve_partition(partition: Any) -> Partition:
-    """Return the partition given by an object or a name (``"iid"``); default: Dirichlet 0.1."""
+    """Return the partition that an object or a name such as ``"iid"`` stands for; default: Dirichlet(0.1)."""
     if partition is None:
         return Dirichlet()
     if isinstance(partition, str):
-        cls = choose(PARTITIONS, partition.lower(), "partition")
-        by_name: Partition = construct(cls, {}, "partition")
-        return by_name
-    if isinstance(partition, type) or not (
-        hasattr(partition, "deal") or hasattr(partition, "allot")
-    ):
-        what = partition.__name__ if isinstance(partition, type) else repr(partition)
+        cls: type[Partition] = choose(PARTITIONS, partition.lower(), "partition")
+        return construct(cls, {}, "partition")
+    is_class = isinstance(partition, type)
+    if is_class or not (hasattr(partition, "deal") or hasattr(partition, "allot")):
+        what = partition.__name__ if is_class else repr(partition)
         raise ConfigError(
             f"partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name such as"
             f" 'iid', not {what}"
@@ -189,12 +192,12 @@ def resolve_partition(partition: Any) -> Partition:
 
 
 def join_split(data: Any) -> Any:
-    """Return ``{"train": …, "test": …}`` as one data set with this split; return other data unchanged."""
+    """Convert ``{"train": …, "test": …}`` to one data set with this split; return other data unchanged."""
     if type(data) is not dict or huggingface.is_datasets_object(data):
         return data
     if data.keys() == {"train", "validation", "test"}:
         raise ConfigError(
-            "data: there can be train and test; add the examples of validation to train, and set"
+            "data: must have the keys train and test only; add the validation examples to train, and set"
             " validation_fraction"
         )
     if data.keys() != {"train", "test"}:
@@ -214,7 +217,7 @@ def join_split(data: Any) -> Any:
 
 
 def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
-    """Return the clients that the data themselves name, and whether they have an official split."""
+    """Return the clients that the data name, and whether these have their own test examples."""
     if isinstance(data, str | Path):
         return find_named_clients(str(data), users)
     if isinstance(data, tuple) or source.users is None or not source.official:
@@ -224,15 +227,15 @@ def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClien
 
 
 def has_tables(data: Sequence[Any] | Mapping[Any, Any]) -> bool:
-    """Return True if every client has a table: a frame, or a data set of Hugging Face."""
+    """Return True if every client's data are a pandas frame or a data set of Hugging Face."""
     values = list(data.values() if isinstance(data, Mapping) else data)
     return bool(values) and all(is_frame(v) or huggingface.is_datasets_object(v) for v in values)
 
 
 def resolve_source(data: Any, path: str | None, request: Request) -> Source:
-    """Return the data set behind a name, a path, an object of another package, or arrays."""
+    """Read the data set of a name or path, or convert arrays and objects of other packages to one."""
     if isinstance(data, type):
-        raise DataError(f"data: is the class {data.__name__}; pass an object of it")
+        raise DataError(f"data: is the class {data.__name__}; pass an instance")
     if isinstance(data, str | Path):
         return read_source(str(data), path, **vars(request))
     if huggingface.is_datasets_object(data):
@@ -246,7 +249,7 @@ def resolve_source(data: Any, path: str | None, request: Request) -> Source:
     if is_frame(data):
         return read_frame(data, request)
     if request.tokenizer is not None:
-        raise ConfigError("tokenizer: arrays have no texts; leave it out")
+        raise ConfigError("tokenizer: is only for texts, not for arrays; leave it out")
     if request.users is not None:
         raise ConfigError("users: arrays have no columns; pass the names themselves as client")
     given = unpack_datasets(data, request.task)
@@ -254,14 +257,14 @@ def resolve_source(data: Any, path: str | None, request: Request) -> Source:
         raise DataError(
             "pass (x, y) or (x_train, y_train, x_test, y_test), a Dataset or DataLoader of torch, a"
             " frame, a Dataset of Hugging Face, a list or dict with these of each client, or the name"
-            f" or path of a data set; not {describe_data(given)}"
+            f" or path of a data set; not {describe_given(given)}"
         )
     official = len(given[1]) if len(given) == 4 else None
     return decide_classes(join_examples([given], request.task, official), request.classes)
 
 
-def describe_data(given: Any) -> str:
-    """Describe what was passed in place of data, for error messages."""
+def describe_given(given: Any) -> str:
+    """Describe, for error messages, a value that was passed as data but cannot be data."""
     if isinstance(given, tuple | list):
         return f"{len(given)} values"
     return "None" if given is None else f"an object of type {type(given).__name__}"
@@ -274,15 +277,15 @@ def federate_own_data(
     validation_fraction: float,
     split: SplitMode | None,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; clients without names are numbered.
+    """Build a federation of clients that have their own arrays; the clients in a list are numbered.
 
-    Clients with four arrays keep their split, unless ``split`` is ``"merged"``.
+    Clients with training and test arrays keep this split, unless ``split`` is ``"merged"``.
     """
     pairs = data.items() if isinstance(data, dict) else enumerate(data)
     own = name_own_clients((c, unpack_datasets(d, request.task)) for c, d in pairs)
     for name, given in own.items() if own else [("", None)]:
         if not isinstance(given, tuple | list) or len(given) not in (2, 4):
-            found = f"; client {name} has {describe_data(given)}" if own else ""
+            found = f"; client {name} has {describe_given(given)}" if own else ""
             raise DataError(
                 f"every client needs (x, y) or (x_train, y_train, x_test, y_test){found}"
             )
@@ -306,11 +309,11 @@ def join_examples(
     official: int | None = None,
     names: Sequence[str] = (),
 ) -> Source:
-    """Make one source from (x, y), or (x_train, y_train, x_test, y_test), of one or several clients."""
+    """Join the arrays (x, y) or (x_train, y_train, x_test, y_test) of one or several clients to a source."""
     xs = [x for p in parts for x in p[::2]]
     ys = [to_array(y) for p in parts for y in p[1::2]]
     counts = [y.shape[0] if y.ndim else 0 for y in ys]
-    if any(find_form(x, n) for x, n in zip(xs, counts, strict=True)):
+    if any(find_packing_form(x, n) for x, n in zip(xs, counts, strict=True)):
         if task == "sequence":
             raise ConfigError("task: 'sequence' needs one array of tokens as examples; pad them")
         x, record = pack_examples(xs, counts)
@@ -336,7 +339,7 @@ def check_same_examples(xs: Mapping[str, Any]) -> None:
 
 
 def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
-    """Convert numbers to the type in which they are stored, because clients' types may differ; keep bytes."""
+    """Convert a client's numbers to float32 or int64, the types in which data sets store them; keep bytes."""
     if np.issubdtype(x.dtype, np.floating):
         return x.astype(np.float32, copy=False)
     whole = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
@@ -344,7 +347,7 @@ def unify_numbers(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
-    """Return examples and labels, training before test."""
+    """Join training and test arrays; return all examples and all labels, training before test."""
     plain = [to_array(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):
         if x.shape[:1] != y.shape[:1]:

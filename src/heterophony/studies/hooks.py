@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -17,8 +17,8 @@ from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
 from ..runs.curves import compute_accuracy
 from ..runs.events import Event, Measure, get_start, measure_validation, select_evaluations
 
-CHECKPOINTS = (0.25, 0.5, 0.75)  # fractions of all rounds
-MIN_RUNS = 4  # trials that must have reached a checkpoint before their median becomes a limit
+COMPARED_AT = (0.25, 0.5, 0.75)  # fractions of all rounds after which trials are compared
+MIN_RUNS = 4  # trials that must have reached a round before their median becomes its limit
 
 Limits = Mapping[int, float]  # round -> validation score below which a trial is abandoned
 
@@ -27,8 +27,8 @@ Limits = Mapping[int, float]  # round -> validation score below which a trial is
 class Stop:
     """Return value of a hook that stops its run.
 
-    The run finishes the round in progress, evaluates its last state and writes its result. With
-    ``abandon`` it stops at once, without a result.
+    The run finishes the current round, evaluates the last state and writes its result. With
+    ``abandon``, it stops at once, without a result.
     """
 
     reason: str
@@ -40,11 +40,11 @@ Hook = Callable[[Event], Stop | None]
 
 
 class AbandonedError(Exception):
-    """Raised by a run that a hook abandons; caught by the search to which the hook belongs."""
+    """Raised when a hook abandons a run; the search that set the hook catches it."""
 
 
 class Hooks:
-    """The hooks of one run; each event is passed to all of them, and the first stop is kept."""
+    """All hooks of one run: passes each event to every hook, and keeps the first ``Stop``."""
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self.hooks, self.stop = list(hooks), None
@@ -52,7 +52,7 @@ class Hooks:
     stop: Stop | None
 
     def __call__(self, event: Event) -> None:
-        """Pass an event to all hooks; raise AbandonedError if one abandons the run."""
+        """Pass an event to all hooks; raise AbandonedError if one of them abandons the run."""
         for hook in self.hooks:
             found = hook(event)
             if isinstance(found, Stop) and self.stop is None:
@@ -61,13 +61,13 @@ class Hooks:
             raise AbandonedError(self.stop.reason)
 
     def get_reason(self) -> str:
-        """Return why the run must stop; an empty text if it need not."""
+        """Return the reason to stop the run; an empty string if no hook has stopped it."""
         return "" if self.stop is None else self.stop.reason
 
 
 @dataclass
 class ValidationRule:
-    """Base of hooks that judge a run by its scores on validation examples."""
+    """Base of hooks that stop a run by its score on validation examples."""
 
     by: Measure
     examples: int = field(default=0, init=False)
@@ -82,7 +82,7 @@ class ValidationRule:
         return None if score is None else self.judge(event["t"], score)
 
     def judge(self, t: int, score: float) -> Stop | None:
-        """Judge the validation score after ``t`` rounds; return a Stop to stop the run."""
+        """Return a ``Stop`` if the validation score after ``t`` rounds is a reason to stop the run."""
         raise NotImplementedError
 
 
@@ -116,34 +116,37 @@ class MedianRule(ValidationRule):
 
     def judge(self, t: int, score: float) -> Stop | None:
         self.best = max(self.best, score)
-        for checkpoint, limit in self.limits.items():
-            if t >= checkpoint and checkpoint not in self.passed:
-                self.passed.add(checkpoint)
+        for due, limit in self.limits.items():
+            if t >= due and due not in self.passed:
+                self.passed.add(due)
                 if self.best < limit:
                     self.stopped = {"round": t, "accuracy": self.best, "limit": limit}
                     return Stop("below the median of earlier trials", abandon=True)
         return None
 
 
-def list_checkpoints(rounds: int) -> list[int]:
-    """List the rounds at which trials are compared."""
-    return sorted({max(1, round(part * rounds)) for part in CHECKPOINTS} - {rounds})
+def list_comparison_rounds(rounds: int) -> list[int]:
+    """List the rounds after which a search compares trials and abandons the worse ones."""
+    return sorted({max(1, round(part * rounds)) for part in COMPARED_AT} - {rounds})
 
 
-def compute_limits(
+def compute_median_limits(
     rounds: int, earlier: Sequence[Sequence[Event]], by: Measure
 ) -> dict[int, float]:
-    """Compute the limit at each checkpoint: the median of the scores of earlier trials."""
+    """Return the limit after each round of comparison: the median score of earlier trials."""
     limits = {}
-    for checkpoint in list_checkpoints(rounds):
-        reached = [b for events in earlier if (b := find_best(events, by, checkpoint)) is not None]
+    for t in list_comparison_rounds(rounds):
+        reached = [b for events in earlier if (b := find_best_score(events, by, t)) is not None]
         if len(reached) >= MIN_RUNS:
-            limits[checkpoint] = median(reached)
+            limits[t] = median(reached)
     return limits
 
 
-def find_best(events: Sequence[Event], by: Measure, checkpoint: int) -> float | None:
-    """Find the best validation score up to the first evaluation at or after a checkpoint."""
+def find_best_score(events: Sequence[Event], by: Measure, t: int) -> float | None:
+    """Return a trial's best validation score up to its first evaluation after ``t`` rounds or more.
+
+    Return None if there is no such evaluation.
+    """
     if not events:
         return None
     examples, best = sum(get_start(events).get("validation", [])), 0.0
@@ -152,7 +155,7 @@ def find_best(events: Sequence[Event], by: Measure, checkpoint: int) -> float | 
         if score is None:
             continue
         best = max(best, score)
-        if event["t"] >= checkpoint:
+        if event["t"] >= t:
             return best
     return None
 
@@ -206,15 +209,15 @@ class RunStatus:
         self.on_change(self)
 
     def name_phase(self, phase: str) -> None:
-        """Show what the run is doing until the next event; rounds are timed from now on."""
+        """Show a description of the current activity until the next event; time rounds from now on."""
         self.phase = phase
         self._round_ends.clear()
         self.on_change(self)
 
     def estimate_seconds_left(self) -> float | None:
-        """Estimate the remaining time from the mean time of a round.
+        """Estimate the remaining time of the run from the mean time of its rounds.
 
-        The first round is skipped once there are others, because it includes starting the workers.
+        The first round counts only while there is no other, because it includes the start of the workers.
         """
         if not self._round_ends:
             return None
@@ -224,7 +227,7 @@ class RunStatus:
         return (now - begun) / (last - first) * (self.rounds - last)
 
     def describe(self) -> str:
-        """Return the state of the run as one line of text."""
+        """Return the progress of the run as one line of text."""
         spent = format_seconds(self.clock() - self.begun)
         if self.finished:
             rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -236,23 +239,25 @@ class RunStatus:
 
 
 def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) -> str:
+    """Format the accuracy over all test examples in percent, for the display of progress."""
     return f"{100 * compute_accuracy(correct, test_sizes):.2f}"
 
 
-class Display(Protocol):
-    """Base of displays, which show the status of every run."""
+class Display:
+    """Shows the progress of runs; this base class shows nothing."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Start to display progress."""
 
     def update(self, status: RunStatus) -> None:
         """Show that a run has started, or that its status has changed."""
 
     def stop(self, finished: bool = False) -> None:
-        """Remove temporary output; if all runs are finished, show their final state."""
+        """Stop displaying progress; with ``finished``, show the final state of all runs."""
 
 
 class RunsProgress:
-    """The progress of several runs on one display."""
+    """The progress of several runs, shown on one display."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -267,18 +272,8 @@ class RunsProgress:
         self.display.stop()
 
 
-class NoDisplay:
-    """Display that shows nothing."""
-
-    def start(self) -> None: ...
-
-    def update(self, status: RunStatus) -> None: ...
-
-    def stop(self, finished: bool = False) -> None: ...
-
-
-class BarDisplay:
-    """Display with a bar for every run, on a terminal."""
+class BarDisplay(Display):
+    """A display with a progress bar for every run, on a terminal."""
 
     def __init__(self) -> None:
         columns = (
@@ -306,8 +301,8 @@ class BarDisplay:
         self.progress.stop()
 
 
-class LineDisplay:
-    """Display with one line about all runs: updated in place in a notebook, else printed every 30 seconds."""
+class LineDisplay(Display):
+    """A display with one line about all runs: updated in a notebook, printed every 30 seconds in a log."""
 
     def __init__(self, notebook: bool) -> None:
         self.statuses = list[RunStatus]()
@@ -331,7 +326,7 @@ class LineDisplay:
             self.line.print_line()
 
     def describe(self) -> str:
-        """Return the line: the state of a single run, or the number of finished runs and the state of running ones."""
+        """Return the line: how many runs are finished, if there are several, and the progress of the others."""
         if not self.statuses:
             return "starting"
         if len(self.statuses) == 1:
@@ -342,14 +337,14 @@ class LineDisplay:
         return "; ".join([finished, *(s.describe() for s in running[:SHOWN_RUNS])])
 
     def compute_fraction(self) -> float:
-        """Return the completed fraction of all rounds."""
+        """Return the completed fraction of the rounds of all runs."""
         rounds = sum(s.rounds for s in self.statuses)
         return sum(s.done for s in self.statuses) / rounds if rounds else 0.0
 
 
 @contextmanager
 def show_progress(show: bool = True) -> Iterator[RunsProgress]:
-    """Show the progress of runs on stderr, in the form that a terminal, notebook or log can display."""
+    """Show the progress of runs on a terminal, in a notebook or in a log, inside the ``with`` block."""
     display = choose_display(show)
     display.start()
     try:
@@ -361,9 +356,9 @@ def show_progress(show: bool = True) -> Iterator[RunsProgress]:
 
 
 def choose_display(show: bool) -> Display:
-    """Choose a display for a terminal, a notebook or a log."""
+    """Return the display of progress that suits stderr: a terminal, a notebook or a log."""
     if not show:
-        return NoDisplay()
+        return Display()
     if STDERR.is_jupyter or not STDERR.is_terminal:
         return LineDisplay(notebook=STDERR.is_jupyter)
     return BarDisplay()

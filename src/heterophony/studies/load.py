@@ -30,9 +30,14 @@ from ..runs.folder import RunFolder
 from ..runs.result import Result
 from ..runs.run_index import list_member_runs
 from .run import Model
-from .spec import RunSpec, find_objects, read_federation
+from .spec import RunSpec, find_own_objects, read_federation
 
-PLACES = {"data": "federation", "model": "model", "algorithm": "algorithm"}  # keywords of hp.load
+# objects of the user that a run's models need: keyword of hp.load, and words for messages
+OBJECTS = {
+    "data": ("federation", "data"),
+    "model": ("model", "a model"),
+    "algorithm": ("algorithm", "an algorithm"),
+}
 
 
 def load(
@@ -61,7 +66,7 @@ def load(
 
 
 def explain_missing_run(path: Path) -> str:
-    """Return why a folder is not a run, and what to load instead."""
+    """Return the error message for a folder that is not a run; it names a run to load instead."""
     members = list_member_runs(path) if path.is_dir() else []
     if members:
         return f"{path} holds {len(members)} runs; load one of them, as in hp.load('{members[0]}')"
@@ -79,7 +84,7 @@ class RunLoader:
     trust: bool = False
 
     def build_plan(self) -> Plan:
-        """Build the plan; raise DataError if the data differ from those of the run."""
+        """Build the run's plan; raise DataError if the data differ from those of the run."""
         path = self.folder.path
         start = get_start(list(self.folder.iterate_events()))
         config = self.read_config()
@@ -92,18 +97,18 @@ class RunLoader:
         return RunSpec(config, federation, own_model).build_plan()
 
     def read_config(self) -> Config:
-        """Read the configuration, with the user's objects in their places."""
+        """Read the run's configuration; objects that the user passed replace its sections."""
         text = self.folder.read_config_text()
         try:
             table: dict[str, Any] = tomllib.loads(text)
         except ValueError as error:
             raise FolderError(f"{self.folder.config_file} is damaged: {error}") from None
-        objects = find_objects(text)
+        objects = find_own_objects(text)
         given = {"data": self.federation, "model": self.model, "algorithm": self.algorithm}
-        for place, keyword in PLACES.items():
+        for place, (keyword, what) in OBJECTS.items():
             if place in objects and given[place] is None:
                 raise DataError(
-                    f"{self.folder.path} was started from Python with {DESCRIPTIONS[place]} of your own"
+                    f"{self.folder.path} was started from Python with {what} of your own"
                     f" ('{objects[place]}'); to use its models, pass it:"
                     f" hp.load('{self.folder.path}', ..., {keyword}=...)"
                 )
@@ -116,13 +121,13 @@ class RunLoader:
         name = table.get("algorithm", {}).get("name", "")
         if self.algorithm is not None:
             table["algorithm"] = {}
-        config = self.resolve(table, name)
+        config = self.build_config(table, name)
         if self.algorithm is not None:
             config = replace(config, algorithm=self.algorithm, algorithm_name=name or "own")
         return config
 
-    def resolve(self, table: dict[str, Any], name: str) -> Config:
-        """Build the configuration; raise DataError if its algorithm cannot be imported."""
+    def build_config(self, table: dict[str, Any], name: str) -> Config:
+        """Build the configuration of a run; raise DataError if its algorithm cannot be imported."""
         try:
             return resolve_config(table, trust=self.trust)
         except ConfigError as error:
@@ -142,11 +147,8 @@ class RunLoader:
             )
 
 
-DESCRIPTIONS = {"data": "data", "model": "a model", "algorithm": "an algorithm"}
-
-
 def read_board_federation(config: Config, path: Path, clients: Sequence[str]) -> Federation:
-    """Return the clients of a run on boards without their examples, which remain on the boards."""
+    """Return the federation of a run on boards; the clients' own examples stay on the boards."""
     if config.data.name != OWN_DATA:
         return read_federation(config)
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
@@ -160,7 +162,7 @@ def read_board_federation(config: Config, path: Path, clients: Sequence[str]) ->
     nothing = torch.empty(0, dtype=torch.int64)
     rows = dict.fromkeys(clients, nothing)
     x = torch.empty(0, *spec.shape, dtype=dtype)
-    return Federation(OWN_DATA, x, nothing, scale, spec.labels, rows, rows).transformed(
+    return Federation(OWN_DATA, x, nothing, scale, spec.labels, rows, rows).with_transform(
         config.data.transform
     )
 
@@ -169,10 +171,9 @@ def read_board_federation(config: Config, path: Path, clients: Sequence[str]) ->
 
 
 def prepare_pretraining(spec: RunSpec, checkpoint: Path) -> tuple[RunFolder, RunSpec]:
-    """Create or reopen the run that trains a checkpoint, in a folder next to it."""
-    spec = (
-        spec.load_data()
-    )  # before the algorithm changes, because it determines the depth of the head
+    """Create or reopen the run that trains a checkpoint, in a folder next to the checkpoint."""
+    # before the algorithm changes: the depth of the head depends on it
+    spec = spec.load_data()
     if not isinstance(spec.config.algorithm, Centralized):
         central = replace(spec.config, algorithm=Centralized(), algorithm_name="centralized")
         spec = replace(spec, config=central)

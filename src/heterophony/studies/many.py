@@ -34,20 +34,21 @@ ABANDONED: Any = {"event": "abandoned"}  # the last message of the process of an
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options that several runs have in common; none of them changes a result."""
+    """Options for the execution of several runs; none of them changes a result."""
 
     progress: RunsProgress
-    workers: int | None = None  # at a time: processes, or jobs of a run; default: as [engine] says
-    # run many on one core each, instead of one on all cores; None: if that is faster
+    # number of runs at a time or, one by one, of jobs at a time; default: from [engine]
+    workers: int | None = None
+    # True: several runs on one core each; False: one run on all cores; None: whichever is faster
     side_by_side: bool | None = False
     track: Sequence[str | Tracker] = ()
     on_event: Hook = lambda event: None
     warn: Callable[[str], None] = warnings.warn
-    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # rules that abandon trials
+    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # by folder of a trial
 
 
 def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
-    """Complete several runs; return the folders of those that diverged, and why.
+    """Complete several runs; return the folder of each run that diverged, and the reason.
 
     Runs on Ray share the cluster. With the engine "pool" they run in parallel if the options allow
     it; otherwise, and whenever they are tracked, one by one.
@@ -63,14 +64,14 @@ def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
         with share_cluster(workers, engine, len(runs)) as (width, share):
             return run_side_by_side(runs, options, width, share)
     if several and engine.name != "serial":
-        width, chosen = count_width(engine, options.workers), options.side_by_side
+        width, chosen = count_parallel_runs(engine, options.workers), options.side_by_side
         if is_faster_side_by_side(runs, width) if chosen is None else chosen:
             return run_side_by_side(runs, options, width)
     return run_one_by_one(runs, options)
 
 
 def is_faster_side_by_side(runs: Runs, width: int) -> bool:
-    """Return True if the unfinished runs occupy all cores, and their rounds are too short to split among cores."""
+    """Return True if unfinished runs can use all cores, and a round is too short to be split among cores."""
     due = [spec for folder, spec in runs.items() if not is_finished(list(folder.iterate_events()))]
     if not 1 < width <= len(due):
         return False
@@ -83,7 +84,7 @@ def run_all(runs: Runs, options: RunOptions) -> None:
         raise DivergedError(reason if len(runs) == 1 else f"{path}: {reason}")
 
 
-def count_width(engine: EngineSection, workers: int | None) -> int:
+def count_parallel_runs(engine: EngineSection, workers: int | None) -> int:
     """Return the number of runs at a time: one per core, or a few per GPU."""
     if workers := workers or engine.workers:
         return workers
@@ -95,7 +96,7 @@ def count_width(engine: EngineSection, workers: int | None) -> int:
 
 
 def run_one_by_one(runs: Runs, options: RunOptions) -> dict[Path, str]:
-    """Execute runs one by one, each on all workers; return which diverged, and why."""
+    """Execute runs one by one, each on all workers; return the folders of diverged runs, with reasons."""
     cache, diverged = FederationCache(), dict[Path, str]()
     for folder, spec in runs.items():
         engine = spec.config.engine
@@ -121,7 +122,7 @@ def run_one_by_one(runs: Runs, options: RunOptions) -> dict[Path, str]:
 
 @contextmanager
 def record_abandoned(folder: RunFolder, rule: MedianRule | None) -> Iterator[None]:
-    """Record in the run's folder that the trial was abandoned, if it was."""
+    """Write ``stopped.json`` to a trial's folder if its run is abandoned inside the ``with`` block."""
     try:
         yield
     except AbandonedError:
@@ -142,10 +143,10 @@ class RunProcess(ChildProcess):
 def run_side_by_side(
     runs: Runs, options: RunOptions, width: int, share: ClusterShare | None = None
 ) -> dict[Path, str]:
-    """Run ``width`` runs at a time, each in a process; return which diverged, and why.
+    """Execute ``width`` runs at a time, each in a process; return the folders of diverged runs, with reasons.
 
-    A round has few jobs, and workers idle until its last one is done; runs do not wait for each
-    other. A process executes its jobs itself, or on its share of a cluster.
+    This keeps all cores busy: workers of a single run idle until the last job of a round is done. A
+    process executes jobs itself, or on its ``share`` of a cluster.
     """
     statuses = dict[RunFolder, RunStatus]()
     for folder, spec in runs.items():
@@ -169,13 +170,13 @@ def run_side_by_side(
             folder: (pack_spec(spec, shared, share), options.rules.get(folder.path), share)
             for folder, spec in runs.items()
         }
-        return supervise(work, width, receive)
+        return supervise_runs(work, width, receive)
 
 
 def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[bytes, str]:
-    """Pickle a run for its process; return it with the folder of its data, empty if settings describe them.
+    """Pickle a run for its process; return it with the folder of its data, or "" if settings describe them.
 
-    The user's data are stored once, and all processes map the same files.
+    Data that settings cannot describe are stored once, and all processes map the same files.
     """
     engine, folder, federation = spec.config.engine, "", spec.federation
     if share is None:
@@ -195,15 +196,14 @@ def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[
     return pickle_for_children(replace(spec, config=config, federation=None)), folder
 
 
-def supervise(
+def supervise_runs(
     work: Mapping[RunFolder, Sequence[Any]],
     width: int,
     receive: Callable[[RunFolder, Event], None],
 ) -> dict[Path, str]:
-    """Execute runs in processes, ``width`` at a time, and replace a process that dies.
+    """Execute runs in processes, ``width`` at a time; start another process for a run whose process dies.
 
-    Return the folders of runs that diverged, and why: divergence is a result, and the others
-    continue.
+    Return the folders of diverged runs, with reasons; the other runs continue.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
@@ -227,7 +227,7 @@ def supervise(
                     continue
                 running.remove(run)
                 if run.wait_for_exit() != 0:
-                    waiting.append(requeue_run(run))
+                    waiting.append(retry_run(run))
     return diverged
 
 
@@ -242,9 +242,9 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
             run.kill()
 
 
-def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
-    """Return the run of a dead process for another attempt; raise EngineError if that cannot help."""
-    if run.process.exitcode == 1:  # Python's own: it exited before it could start
+def retry_run(run: RunProcess) -> tuple[RunFolder, int]:
+    """Return the run of a dead process and its next attempt; raise EngineError after the last one."""
+    if run.process.exitcode == 1:  # Python's exit code for a process that could not start
         raise EngineError(
             "a process of a run could not start: it imports the script again, so the script must"
             ' call hp.sweep below `if __name__ == "__main__":` (or use the serial engine); any other'
@@ -253,7 +253,7 @@ def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
     if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(
             f"{run.folder.path}: {MAX_ATTEMPTS} processes died on this run (exit code"
-            f" {run.process.exitcode}); this may be lack of memory: lower --workers"
+            f" {run.process.exitcode}); perhaps for lack of memory: lower --workers"
         )
     return run.folder, run.attempt + 1
 
@@ -265,7 +265,7 @@ def run_in_child(
     rule: MedianRule | None,
     share: ClusterShare | None,
 ) -> None:
-    """Execute one run completely in this child process; send every event to the parent."""
+    """Execute one run in this child process; send every event to the parent process."""
     folder, (content, data) = RunFolder(path), packed
 
     def warn(text: str) -> None:

@@ -49,7 +49,7 @@ from ..runs.summary import Summary, record_below_local, summarise
 from ..trackers import TrackedRun, Tracker, follow_run, select_trackers
 from .federate import federate
 from .hooks import Hook, Hooks, Patience, RunsProgress, show_progress
-from .spec import Metrics, RunSpec, check_loss_and_metrics, names_all, resolve_models
+from .spec import Metrics, RunSpec, check_loss_and_metrics, names_every_model, resolve_models
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel
@@ -198,7 +198,7 @@ def make_spec(
     how: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> RunSpec:
-    """Return the run that a call of ``hp.run`` describes; ``how`` holds its keywords."""
+    """Build the RunSpec of a call of ``hp.run``; ``how`` holds the call's keywords."""
     check_federation(federation)
     how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
     check_loss_and_metrics(how["loss"], how["metrics"])
@@ -206,7 +206,7 @@ def make_spec(
     model, metrics = resolve_models(how["model"], federation), how["metrics"]
     how["model"] = model
     named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
-    sections = list_sections(how, list(metrics) if named_metrics else None)
+    sections = make_sections(how, list(metrics) if named_metrics else None)
     config = resolve_config(sections, trust=True)  # the program itself names the model
     usual = choose_default_training(federation.name, federation.shape)
     training, training_of = resolve_training(how["training"], usual, federation)
@@ -215,7 +215,7 @@ def make_spec(
         config,
         algorithm=chosen,
         algorithm_name=name,
-        data=describe_data(federation),
+        data=make_data_section(federation),
         training=training,
         participation=make_participation(how["participation"], len(federation.clients)),
         faults=how["faults"] or Faults(),
@@ -225,17 +225,19 @@ def make_spec(
     )
     kind = {"kind": how["participation"]} if given_rule else None
     check_kind_chosen(config.protections, kind)
-    own_model = None if isinstance(model, str) or names_all(model) else model
+    own_model = None if isinstance(model, str) or names_every_model(model) else model
     own_metrics = None if named_metrics else metrics
     own = (own_model, how["loss"], own_metrics, training_of)
     return RunSpec(settle_protections(config), federation, *own).load_data()
 
 
-def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
-    """Return the sections of a configuration that are set by keywords of ``hp.run``."""
+def make_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
+    """Return the configuration's sections that the keywords of ``hp.run`` set, as plain dicts."""
     model, init = how["model"], how["init"]
     groups = (
-        [{"name": name, "clients": [c]} for c, name in model.items()] if names_all(model) else None
+        [{"name": name, "clients": [c]} for c, name in model.items()]
+        if names_every_model(model)
+        else None
     )
     return {
         "seed": how["seed"],
@@ -268,8 +270,8 @@ def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str
     }
 
 
-def describe_data(federation: Federation) -> DataSection:
-    """Return the section [data] of a federation; for a program's own data, only name, clients and transform."""
+def make_data_section(federation: Federation) -> DataSection:
+    """Return a federation's section [data]; if settings cannot describe the data, only the main ones."""
     if federation.recipe is not None:
         return DataSection(**federation.recipe)
     known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
@@ -283,14 +285,14 @@ def describe_data(federation: Federation) -> DataSection:
 def choose_algorithm(
     algorithm: AlgorithmLike, settings: Mapping[str, Any], keywords: Collection[str]
 ) -> tuple[Algorithm, str]:
-    """Return the algorithm with these settings, and its name.
+    """Return an instance of the algorithm with these settings, and the algorithm's name.
 
-    ``keywords`` are those of the caller, so that one can be suggested for a misspelt setting.
+    ``keywords`` are the accepted keywords of the call, to suggest one for a misspelt setting.
     """
     if isinstance(algorithm, Algorithm):
         name = type(algorithm).__name__
         for key, value in settings.items():
-            check_renamed(key, value)
+            check_renamed_keyword(key, value)
             raise ConfigError(f"{key}: pass it to the instance, as in {name}({key}={value!r})")
         return algorithm, get_class_name(type(algorithm))
     if isinstance(algorithm, str):
@@ -309,12 +311,12 @@ def choose_algorithm(
 def check_keywords(
     settings: Mapping[str, Any], cls: type[Algorithm], keywords: Collection[str]
 ) -> None:
-    """Raise ConfigError for a keyword that is not a setting of the algorithm, and suggest where it belongs."""
+    """Raise ConfigError for a keyword that is not a setting of the algorithm; the message says where it belongs."""
     known = [f.name for f in list_settings(cls)]
     for key, value in settings.items():
         if key in known:
             continue
-        check_renamed(key, value)
+        check_renamed_keyword(key, value)
         if key in (f.name for f in list_settings(Training)):
             raise ConfigError(f"{key}: write training=hp.Training({key}={value!r})")
         if key in signature(federate).parameters:
@@ -325,8 +327,8 @@ def check_keywords(
         )
 
 
-def check_renamed(key: str, value: object) -> None:
-    """Raise ConfigError for a keyword that has been renamed."""
+def check_renamed_keyword(key: str, value: object) -> None:
+    """Raise ConfigError for a keyword of ``hp.run`` that has been renamed."""
     if key in RENAMED_KEYWORDS:
         raise ConfigError(
             f"{key}: was renamed to {RENAMED_KEYWORDS[key]}; write {RENAMED_KEYWORDS[key]}={value!r}"
@@ -334,7 +336,7 @@ def check_renamed(key: str, value: object) -> None:
 
 
 def check_federation(federation: object) -> None:
-    """Raise ConfigError for anything but a federation, and suggest what to write."""
+    """Raise ConfigError for anything but a federation; the message shows the call of ``hp.federate``."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
@@ -346,10 +348,10 @@ def check_federation(federation: object) -> None:
 def resolve_training(
     training: TrainingLike | None, usual: Training, federation: Federation
 ) -> tuple[Training, dict[str, Training]]:
-    """Return the default training of clients, and the training of each client that differs."""
+    """Return the training settings of most clients, and by name those of each client that differs."""
     if isinstance(training, Training) and training.has_own_functions:
         plain = replace(training, own_optimizer=None, own_schedule=None)
-        return plain, dict.fromkeys(federation.whole().clients, training)
+        return plain, dict.fromkeys(federation.include_new_clients().clients, training)
     if training is None or isinstance(training, Training):
         return training or usual, {}
     if isinstance(training, Mapping):
@@ -375,28 +377,20 @@ def resolve_training(
     return usual, named
 
 
-def wrap_own_rule(rule: Any) -> Participation:
-    """Turn a function into a participation rule; return a rule unchanged, and refuse anything else."""
-    if not isinstance(rule, type):
-        if hasattr(rule, "chosen"):
-            found: Participation = rule
-            return found
-        if callable(rule):
-            return FunctionParticipation(rule)
-    raise ConfigError(
-        "participation: must be a share, a number, a rule such as hp.Uniform(count=5) or a function"
-        f" of (t, clients, seed), not {rule!r}"
-    )
-
-
-def make_participation(
-    participation: float | int | Participation | Selection, clients: int
-) -> Participation:
-    """Turn a share or number of clients, or a function, into a participation rule; return a rule unchanged."""
+def make_participation(participation: Any, clients: int) -> Participation:
+    """Return the participation rule for a share or number of clients, a function, or a rule itself."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
+    if hasattr(participation, "chosen") and not isinstance(participation, type):
+        rule: Participation = participation
+        return rule
+    if callable(participation) and not isinstance(participation, type):
+        return FunctionParticipation(participation)
     if not isinstance(participation, int | float):
-        return wrap_own_rule(participation)
+        raise ConfigError(
+            "participation: must be a share, a number, a rule such as hp.Uniform(count=5) or a function"
+            f" of (t, clients, seed), not {participation!r}"
+        )
     if isinstance(participation, int) and participation == 1 < clients:
         warnings.warn(
             "participation=1 means one client in every round; pass 1.0 for all clients, or"
@@ -423,8 +417,7 @@ def run_one(
 ) -> Summary:
     """Execute one run from its last commit to the end, and show its progress.
 
-    The folder must be locked. ``plan`` is the result of ``spec.build_plan()``, if that was called
-    before.
+    The folder must be locked. ``plan`` is the result of ``spec.build_plan()``, if the caller has it.
     """
     plan, engine = plan or spec.build_plan(), spec.config.engine
     status = None
@@ -448,8 +441,8 @@ def execute_plan(
 ) -> Summary:
     """Run the remaining rounds of a plan and write ``result.json``; the folder must be locked.
 
-    ``engine`` is an engine, or the settings of one. Before the first event, ``on_phase`` is called
-    with a description of what the run is doing. Raise AbandonedError if a hook abandons the run.
+    ``engine`` is an engine, or the section [engine]. Until the first event, ``on_phase`` receives
+    short texts about the start, as in "checking the data". Raise AbandonedError if a hook abandons the run.
     """
     on_phase("checking the data")
     compute = engine.choose_compute() if isinstance(engine, EngineSection) else ON_CPU
@@ -489,7 +482,7 @@ def execute_plan(
 
 @contextmanager
 def spare_garbage_collector() -> Iterator[None]:
-    """Exempt existing objects, such as torch's many, from garbage collection inside the ``with`` block."""
+    """Exempt the objects that exist now from garbage collection inside the ``with`` block, to save time."""
     gc.freeze()
     try:
         yield
@@ -498,7 +491,7 @@ def spare_garbage_collector() -> Iterator[None]:
 
 
 def describe_tracked_run(folder: RunFolder) -> TrackedRun:
-    """Describe the run for trackers: its name, folder and settings."""
+    """Describe a run for trackers: its name, folder and settings."""
     config = tomllib.loads(folder.read_config_text())
     plain = {
         k: v if isinstance(v, bool | int | float) else str(v) for k, v in flatten_config(config)
@@ -507,7 +500,7 @@ def describe_tracked_run(folder: RunFolder) -> TrackedRun:
 
 
 def is_finished(events: Sequence[Event]) -> bool:
-    """Return True if the run is finished."""
+    """Return True if the events include the end of the run."""
     return get_end(events) is not None
 
 
@@ -521,7 +514,7 @@ def check_events(
     compute: Compute,
     warn: Callable[[str], None],
 ) -> None:
-    """Raise FolderError if the plan does not continue the recorded events; warn about risks."""
+    """Raise FolderError if the recorded events belong to another run than the plan; warn about risks."""
     if not all(map(is_event, events)):
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     folder.client_store.check_names(plan.federation.train)
@@ -534,7 +527,7 @@ def check_events(
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the data, or files of availability or speeds, have changed since the run was started."""
+    """Raise FolderError if the data, or a file of availability or speeds, has changed since the run started."""
     start = get_start(events)
     if start.get("data_sha256") != plan.federation.sha256:
         raise FolderError(
@@ -550,7 +543,7 @@ def check_same_data(plan: Plan, events: list[Event]) -> None:
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the initial net has changed: clients that join late start from it."""
+    """Raise FolderError if the initial net differs from the one that the run was started with."""
     began = get_start(events).get("start_sha256") if events else None
     if began is not None and began != plan.start_sha256:
         raise FolderError(
@@ -560,7 +553,7 @@ def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
 
 
 def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str:
-    """Return a remark if a run continues on another kind of accelerator, else an empty text."""
+    """Return a warning if a run continues on another kind of accelerator, otherwise an empty string."""
     start = get_start(events) if events else None
     if start is None:
         return ""
@@ -574,7 +567,7 @@ def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str
 
 
 def describe_large_delta(plan: Plan) -> str:
-    """Return a remark if δ is too large for the number of clients or examples, else an empty text."""
+    """Return a warning if δ is too large for the number of clients or examples, otherwise an empty string."""
     run, sizes = describe_plan(plan), plan.federation.sizes().values()
     for protection in plan.protections:
         promise = protection.promise(run)

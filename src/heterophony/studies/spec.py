@@ -43,16 +43,16 @@ from ..runs.folder import RunFolder
 
 
 def resolve_models(model: Any, federation: Federation) -> Any:
-    """Return the one model of all clients, or a dict with a model for each client.
+    """Return the single model of all clients, or a dict with each client's model.
 
-    Raise ConfigError if a client lacks a model, or a named client does not exist.
+    Raise ConfigError if a client has no model, or if a named client does not exist.
     """
     clients = list(federation.train)
     if isinstance(model, Mapping):
         named = {str(client): one for client, one in model.items()}
     elif isinstance(model, list | tuple):
         named = {c: model[i % len(model)] for i, c in enumerate(clients)} if model else {}
-    elif takes_client(model):
+    elif is_function_of_client(model):
         named = {client: model(client) for client in clients}
     else:
         return model
@@ -68,8 +68,8 @@ def resolve_models(model: Any, federation: Federation) -> Any:
     return next(iter(named.values())) if len(kinds) == 1 else {c: named[c] for c in clients}
 
 
-def takes_client(model: Any) -> bool:
-    """Return True if this is a function of a client's name, and not one that builds a module."""
+def is_function_of_client(model: Any) -> bool:
+    """Return True if ``model`` is a function of a client's name, not a function that builds a module."""
     if isinstance(model, nn.Module | type) or not callable(model):
         return False
     try:
@@ -80,8 +80,8 @@ def takes_client(model: Any) -> bool:
     return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in needed)
 
 
-def names_all(model: Any) -> TypeGuard[Mapping[str, str]]:
-    """Return True if ``model`` maps every client to the name of its net."""
+def names_every_model(model: Any) -> TypeGuard[Mapping[str, str]]:
+    """Return True if ``model`` is a dict in which every client's model is a name."""
     return isinstance(model, Mapping) and all(isinstance(m, str) for m in model.values())
 
 
@@ -92,7 +92,7 @@ def prepare_own_nets(
     seed: int,
     head_depth: int | None,
 ) -> ClientNets:
-    """Return the builders of the clients' nets by name, and the name of each client's net."""
+    """Return a builder for each distinct net of the clients, and the name of each client's net."""
     builders, net_of = dict[str, Callable[[], Net]](), dict[str, str]()
     names = dict[int | str, str]()
     for client, model in models.items():
@@ -111,7 +111,7 @@ def prepare_own_nets(
 
 
 def name_model(model: OwnModel) -> str:
-    """Return the name of a user's net: its class or the function that builds it."""
+    """Return the name of a user's model: the module's class, or the function that builds it."""
     return type(model).__name__ if isinstance(model, nn.Module) else name_function(model)
 
 
@@ -155,7 +155,7 @@ def check_own_functions(
 
 
 def call_user_function(what: str, function: Callable[..., Any], output: Tensor, y: Tensor) -> Any:
-    """Call a user's loss or metric; turn any error into a ConfigError that names the function and the shapes."""
+    """Call a user's loss or metric; raise ConfigError with the function's name if it fails."""
     try:
         return function(output, y)
     except Exception as error:  # the user's function may raise anything
@@ -167,7 +167,7 @@ def call_user_function(what: str, function: Callable[..., Any], output: Tensor, 
 
 
 def name_function(function: object) -> str:
-    """Return the name of a function, or of an object's class; never an address."""
+    """Return the name of a user's function, or of an object's class, for messages and ``config.toml``."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -177,7 +177,7 @@ def describe_value(value: object) -> str:
 
 
 def check_own_training(how: Training, plan: Plan) -> None:
-    """Try a user's optimiser on a parameter, and a user's schedule in all rounds."""
+    """Call a user's optimiser and schedule once; raise ConfigError if they fail or are not allowed."""
     if how.own_optimizer is not None:
         if plan.algorithm.optimizers != Algorithm.optimizers:
             allowed = " or ".join(f"'{o}'" for o in plan.algorithm.optimizers)
@@ -210,23 +210,23 @@ Metrics = Sequence[str | MetricFunction]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: its settings, and optional objects of the user.
+    """The specification of one run: its settings, and optional Python objects of the user.
 
-    The algorithm and the rule of participation in ``config`` may be the user's own, too. A run
+    The algorithm and the participation rule in ``config`` may be objects of the user, too. A run
     without such objects can be repeated from its ``config.toml`` alone.
     """
 
     config: Config
-    federation: Federation | None = None  # default: as [data] says
-    model: OwnModel | Mapping[str, str | OwnModel] | None = None  # default: as [model] says
-    loss: Criterion | None = None  # default: that of the task
-    metrics: Metrics | None = None  # default: as [evaluation] says
-    training_of: Mapping[str, Training] = field(default_factory=dict)  # default: as [training] says
+    federation: Federation | None = None  # default: from the section [data]
+    model: OwnModel | Mapping[str, str | OwnModel] | None = None  # default: from [model]
+    loss: Criterion | None = None  # default: the loss of the task
+    metrics: Metrics | None = None  # default: from [evaluation]
+    training_of: Mapping[str, Training] = field(default_factory=dict)  # default: from [training]
     name: str = ""  # shown while the run is in progress; default: algorithm and seed
 
     @property
     def label(self) -> str:
-        """A short name of the run."""
+        """The short name of the run that is shown to users."""
         algorithm = label_algorithm(self.config.algorithm, self.config.algorithm_name)
         return self.name or f"{algorithm} (seed {self.config.top.seed})"
 
@@ -239,7 +239,7 @@ class RunSpec:
         return replace(self, config=config, federation=federation)
 
     def build_plan(self) -> Plan:
-        """Build the plan; raise ConfigError if its parts are incompatible."""
+        """Build the plan of the run; raise ConfigError if its parts are incompatible."""
         config, federation = self.config, self.federation
         federation = read_federation(config) if federation is None else federation
         net: Callable[[], Net] | ClientNets | None = None
@@ -256,7 +256,7 @@ class RunSpec:
         return plan
 
     def list_objects(self) -> dict[str, str]:
-        """Return the names, by place, of the objects that settings cannot express; usually there are none."""
+        """Return the names of the user's objects that settings cannot express, by what they replace."""
         config, found = self.config, dict[str, str]()
         if self.federation is not None and self.federation.recipe is None:
             found["data"] = self.federation.name
@@ -308,7 +308,7 @@ class RunSpec:
 
 
 def check_training_by_client(plan: Plan) -> None:
-    """Raise ConfigError if clients must train alike but do not, or if a client's training settings are not allowed."""
+    """Raise ConfigError if the plan does not allow different training settings, or those of a client."""
     if plan.algorithm.pooled:
         raise ConfigError(
             f"training: {plan.algorithm_name} trains on pooled data; pass one hp.Training"
@@ -325,7 +325,7 @@ def check_training_by_client(plan: Plan) -> None:
 
 
 def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
-    """Describe how clients train: each set of settings once, with its clients."""
+    """Describe clients' training settings as text: each distinct ``Training``, with its clients."""
     clients = dict[Training, list[str]]()
     for client, how in training_of.items():
         clients.setdefault(how, []).append(client)
@@ -338,7 +338,7 @@ def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
 
 
 def is_named_algorithm(config: Config) -> bool:
-    """Return True if ``config.toml`` can recreate the algorithm: an importable class whose settings TOML can hold."""
+    """Return True if ``config.toml`` can recreate the algorithm: its class is importable, its settings fit TOML."""
     if not all(map(is_plain, asdict(config.algorithm).values())):
         return False
     name, cls = config.algorithm_name, type(config.algorithm)
@@ -356,13 +356,13 @@ def is_plain(value: object) -> bool:
 
 
 def read_federation(config: Config) -> Federation:
-    """Read and partition the data; show a message if that takes long."""
+    """Read and partition the data of a configuration; show a status line if that takes long."""
     with name_slow_work(f"reading {config.data.name}"):
         return config.build_federation()
 
 
 class FederationCache:
-    """Cache that reads each federation once, however many runs share it."""
+    """Reads each federation once for all runs that use the same data."""
 
     def __init__(self) -> None:
         self.federations: dict[tuple[str, int], Federation] = {}
@@ -378,9 +378,9 @@ class FederationCache:
 
 
 def parse_settings(text: str) -> Mapping[str, Any]:
-    """Parse the settings that determine a run's result; return an empty dict if the text is damaged.
+    """Parse the settings in ``config.toml`` that determine the result; empty if the text is damaged.
 
-    Of the section [engine], only the precision is included.
+    Of the section [engine], only the precision does.
     """
     try:
         settings = rename_sections(tomllib.loads(text))
@@ -391,30 +391,30 @@ def parse_settings(text: str) -> Mapping[str, Any]:
 
 
 def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = False) -> RunSpec:
-    """Read the run that a folder holds; ``overrides`` may change the section [engine].
+    """Read the RunSpec of a run folder, to resume it; ``overrides`` may change the section [engine].
 
-    The folder may come from another person, so an algorithm of another package is imported only with
-    ``trust``, and a Ray cluster, which would receive the user's token, must be named by
-    ``overrides``.
+    The folder may come from another person. So an algorithm of another package is imported only with
+    ``trust``, and a Ray cluster, which would receive the user's token, is used only if ``overrides``
+    names it.
     """
     file = folder.config_file
     if not file.is_file():
         raise FolderError(f"{folder.path} is not a run folder: it has no config.toml")
     with translate_disk_errors(file):
         read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never end
-    objects = find_objects(folder.read_config_text())
+    objects = find_own_objects(folder.read_config_text())
     if objects:
         raise FolderError(
             f"{folder.path} was started from Python with your own {' and '.join(objects)}; continue it"
             f" there with hp.run(..., out='{folder.path}', resume=True)"
         )
     config = read_config(file, overrides, trust=trust)
-    check_address(config, file, overrides)
+    check_cluster_address(config, file, overrides)
     return RunSpec(config)
 
 
-def check_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
-    """Raise FolderError if the Ray cluster to join is named by a file rather than by the user."""
+def check_cluster_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
+    """Raise FolderError if a file names the Ray cluster, and the user's overrides do not."""
     address = config.engine.address
     named = any(rename_key(p.partition("=")[0].strip()) == "engine.address" for p in overrides)
     if address not in (None, AUTO_ADDRESS) and not named:
@@ -424,8 +424,8 @@ def check_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
         )
 
 
-def find_objects(text: str) -> dict[str, str]:
-    """Return the section [objects] of a run's configuration, which is empty if there is none."""
+def find_own_objects(text: str) -> dict[str, str]:
+    """Return the section [objects] of ``config.toml``: the objects from Python that the run needs."""
     try:
         objects = tomllib.loads(text).get("objects", {})
     except tomllib.TOMLDecodeError:  # reported when the settings are read
@@ -433,8 +433,8 @@ def find_objects(text: str) -> dict[str, str]:
     return objects if isinstance(objects, dict) else {}
 
 
-def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """Return the runs with their data read and default models chosen; raise an error if one cannot start."""
+def load_data_of_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """Return the runs with their data read and default models chosen; raise ConfigError if one cannot start."""
     cache = FederationCache()
     complete = {label: cache.load_data(spec) for label, spec in specs.items()}
     for spec in complete.values():
@@ -442,8 +442,8 @@ def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
     return complete
 
 
-def create_folders(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every complete run, by label, before any starts; return runs by folder.
+def prepare_run_folders(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
+    """Create a run folder for each label below ``parent`` before any run starts; return runs by folder.
 
     Raise FolderError if a folder holds a run with other settings.
     """

@@ -52,29 +52,30 @@ def sweep(
             ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``.
         random: Number of random combinations to try, instead of all.
         **how: ``seeds``, over which results are averaged (default: (0,)); ``by``, the accuracy that
-            chooses ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm that all
-            runs have in common. The engine "pool" runs them in parallel, one core each; "serial",
-            the default, one by one. With ``out``, the same call continues an interrupted
-            sweep.
+            chooses ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm for all
+            runs. The engine "pool" executes the runs in parallel, one per core; "serial", the
+            default, one by one. With ``out``, the same call continues an interrupted sweep.
     """
-    options, how = SearchOptions.take(how)
+    options, how = SearchOptions.split_off(how)
     prepare_search(options.engine)
-    maker = CallMaker.create(algorithm, federation, how)
-    combinations = search.combine(maker.parse(settings), random, min(options.seeds, default=0))
+    maker = CallSpecMaker.from_call(algorithm, federation, how)
+    combinations = search.list_combinations(
+        maker.parse_settings(settings), random, min(options.seeds, default=0)
+    )
     if not federation.validates:
         warnings.warn(
-            "hp.sweep: nothing is chosen on test data; to have the best settings chosen, use"
+            "hp.sweep: nothing is chosen on test data; to choose the best settings, use"
             " hp.federate(…, validation_fraction=0.2)",
             stacklevel=2,
         )
 
     def make(_: str, values: search.Combination, seed: int) -> RunSpec:
-        return maker.make(values, seed, options.engine)
+        return maker.make_spec(values, seed, options.engine)
 
-    with open_parent(options.out) as (parent, temporary):
+    with open_study_folder(options.out) as (parent, temporary):
         runs = search.create_sweep(parent, combinations, options.seeds, make)
         with show_progress(options.progress) as shown:
-            search.run_sweep(parent, runs, options.share(shown))
+            search.run_sweep(parent, runs, options.make_run_options(shown))
         table = read_sweep(parent, options.by)
         temporary.bind(table)
     return table
@@ -92,16 +93,16 @@ class StudyOptions:
     progress: bool = True
 
     @classmethod
-    def take(cls, how: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Separate these options from a call's other keywords."""
+    def split_off(cls, how: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Split the keywords of a call into these options and all others."""
         if "seed" in how:
             raise ConfigError(f"seed: write seeds=({how['seed']!r},)")
         names = [f.name for f in fields(cls)]
         own = {k: v for k, v in how.items() if k in names}
         return cls(**own), {k: v for k, v in how.items() if k not in names}
 
-    def share(self, progress: RunsProgress, side_by_side: bool = True) -> RunOptions:
-        """Return the options that the runs have in common."""
+    def make_run_options(self, progress: RunsProgress, side_by_side: bool = True) -> RunOptions:
+        """Return the options with which ``run_many`` executes the runs."""
         return RunOptions(progress, self.workers, side_by_side, on_event=self.on_event)
 
 
@@ -113,12 +114,12 @@ class SearchOptions(StudyOptions):
 
 
 def list_keywords(options: type[StudyOptions]) -> list[str]:
-    """List the keywords of a call with these options; ``seeds`` replaces ``seed``."""
+    """List the keywords of ``hp.compare`` or of a search; ``seeds`` replaces the ``seed`` of ``hp.run``."""
     return [*(k for k in SPEC_KEYWORDS if k != "seed"), *(f.name for f in fields(options))]
 
 
 def prepare_search(engine: str) -> None:
-    """Raise ConfigError if a search cannot use the engine."""
+    """Raise ConfigError if a sweep or tune from Python cannot use the engine."""
     if engine == "pool":
         exit_if_script_is_imported()
     if engine not in ("serial", "pool"):
@@ -126,21 +127,21 @@ def prepare_search(engine: str) -> None:
 
 
 @dataclass
-class Temporary:
-    """A temporary folder that is deleted with the objects to which it is bound."""
+class StudyFolderCleanup:
+    """Deletes the temporary folder of a study together with the study's result."""
 
-    path: Path | None
+    path: Path | None  # None: the user named the folder, which is kept
 
     def bind(self, owner: object) -> None:
-        """Delete the folder together with ``owner``, which must be its only owner."""
+        """Delete the temporary folder when ``owner`` is garbage-collected."""
         if self.path is not None:
             weakref.finalize(owner, remove_temporary_folder, self.path)
 
 
 @contextmanager
-def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
-    """Open the folder of several runs; without ``out``, a temporary one that is deleted on an error."""
-    temporary = Temporary(None if out is not None else create_temporary_folder())
+def open_study_folder(out: str | Path | None) -> Iterator[tuple[Path, StudyFolderCleanup]]:
+    """Open the folder of a study's runs; without ``out``, a temporary one that is deleted on an error."""
+    temporary = StudyFolderCleanup(None if out is not None else create_temporary_folder())
     try:
         yield temporary.path or Path(str(out)), temporary
     except BaseException:
@@ -153,8 +154,8 @@ def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
 
 
 @dataclass(frozen=True)
-class CallMaker:
-    """Makes runs that differ in some settings, from the arguments of a call."""
+class CallSpecMaker:
+    """Makes the runs of ``hp.sweep`` or ``hp.tune``, which differ in some settings."""
 
     base: Algorithm
     name: str
@@ -163,15 +164,15 @@ class CallMaker:
     how: Mapping[str, Any]  # keywords of ``hp.run`` that all runs share
 
     @classmethod
-    def create(
+    def from_call(
         cls, algorithm: AlgorithmLike, federation: Federation, how: Mapping[str, Any]
-    ) -> CallMaker:
-        """Split ``how`` into settings of the algorithm and keywords of ``hp.run``."""
+    ) -> CallSpecMaker:
+        """Build the maker from a call's keywords: settings of the algorithm and keywords of ``hp.run``."""
         own = {k: v for k, v in how.items() if k not in SPEC_KEYWORDS}
         base, name = choose_algorithm(algorithm, own, list_keywords(SearchOptions))
         training = how.get("training") or Training()
         if not isinstance(training, Training):
-            raise ConfigError("training: must be one hp.Training for all clients, to vary it")
+            raise ConfigError("training: to vary settings, pass one hp.Training for all clients")
         return cls(base, name, federation, training, {k: how[k] for k in how if k not in own})
 
     @property
@@ -179,24 +180,26 @@ class CallMaker:
         """The number of rounds, unless it is varied."""
         return int(self.how.get("rounds", signature(run).parameters["rounds"].default))
 
-    def parse(self, settings: Mapping[str, Sequence[Any] | str]) -> dict[str, search.Values]:
-        """Return the values of every setting, by its full key."""
+    def parse_settings(
+        self, settings: Mapping[str, Sequence[Any] | str]
+    ) -> dict[str, search.Values]:
+        """Return the values of every varied setting, by its full key."""
         swept: dict[str, search.Values] = {}
         for key, values in settings.items():
             where = f"settings[{key!r}]"
             if isinstance(values, str):
                 found = search.parse_values(values, where)
             elif isinstance(values, Iterable):
-                found = search.check_values(values, where)
+                found = search.check_setting_values(values, where)
             else:
                 raise ConfigError(f"{where}: must be a list, as in [0.01, 0.1], not {values!r}")
-            swept[self.find_key(key)] = found
+            swept[self.find_setting_key(key)] = found
         if not swept:
             raise ConfigError("settings: must name what to vary, as in {'lr': [0.01, 0.1]}")
         return swept
 
-    def find_key(self, key: str) -> str:
-        """Return the full key of a setting: ``training.…``, ``algorithm.…`` or a keyword."""
+    def find_setting_key(self, key: str) -> str:
+        """Return a varied setting's full key: ``training.…``, ``algorithm.…`` or a keyword of ``hp.run``."""
         keywords = [k for k in SPEC_KEYWORDS if k not in ("seed", "training", "engine", "workers")]
         if key in keywords:
             return key
@@ -210,8 +213,8 @@ class CallMaker:
             raise ConfigError(f"{key}: cannot be varied{suggest_or_list(key, [*short, *keywords])}")
         return found[0]
 
-    def make(self, values: search.Combination, seed: int, engine: str = "serial") -> RunSpec:
-        """Make the run with these values."""
+    def make_spec(self, values: search.Combination, seed: int, engine: str = "serial") -> RunSpec:
+        """Make the run with these values of the varied settings."""
         parts: dict[str, dict[str, Any]] = {"algorithm": {}, "training": {}, "": {}}
         for key, value in values.items():
             section, _, setting = key.rpartition(".")
@@ -225,7 +228,7 @@ class CallMaker:
 
 
 def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
-    """Return a copy of an object with other settings; an error starts with ``where``."""
+    """Return a copy of an algorithm or ``Training`` with changed settings; errors start with ``where``."""
     before = {f.name: getattr(instance, f.name) for f in list_settings(type(instance))}
     return construct(type(instance), {**before, **values}, where)
 
@@ -234,23 +237,23 @@ def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
 
 
 @dataclass(frozen=True)
-class PairsMaker:
-    """Makes runs that differ in some settings, from a file and ``key=value`` pairs."""
+class PairsSpecMaker:
+    """Makes the runs of a sweep or tune on the command line, from a file and ``key=value`` pairs."""
 
     file: Path | None
     overrides: Sequence[str]
-    # names of the algorithms, by label; empty: as in the pairs or the file
+    # names of the algorithms, by label; empty: the algorithm of the pairs or the file
     names: Mapping[str, str]
     trust: bool = False  # import algorithms of other packages
 
-    def make(
+    def make_spec(
         self,
         label: str,
         settings: search.Combination,
         seed: int,
         note: Callable[[str], None] = ignore_note,
     ) -> RunSpec:
-        """Make the run with these settings; ``note`` is called as by ``read_config``."""
+        """Make the run with these settings; ``note`` receives the remarks of ``read_config``."""
         own = [f"{key}={format_value(value)}" for key, value in settings.items()]
         name = [f'algorithm.name="{self.names[label]}"'] if label in self.names else []
         pairs = [*self.overrides, *name, *own, f"seed={seed}"]
@@ -259,15 +262,15 @@ class PairsMaker:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep on the command line: its combinations, its seeds, and the maker of its runs."""
+    """A sweep on the command line: combinations of settings, seeds, and the maker of the runs."""
 
     combinations: list[search.Combination]
     seeds: Sequence[int]
-    maker: PairsMaker
+    maker: PairsSpecMaker
 
     def list_specs(self) -> list[RunSpec]:
-        """Make every run; raise ConfigError if a value is wrong."""
-        return [self.maker.make("", c, seed) for c in self.combinations for seed in self.seeds]
+        """Make every run of the sweep; raise ConfigError if a value is wrong."""
+        return [self.maker.make_spec("", c, seed) for c in self.combinations for seed in self.seeds]
 
 
 def build_sweep(
@@ -278,10 +281,10 @@ def build_sweep(
     draws: int | None = None,
     note: Callable[[str], None] = ignore_note,
 ) -> Sweep:
-    """Build a sweep: all combinations of the swept values, or random draws.
+    """Build a sweep on the command line: all combinations of the values, or ``draws`` random ones.
 
-    Validation examples are held out unless the configuration says otherwise. The user wrote the
-    configuration, so an algorithm of another package is imported.
+    Validation examples are held out unless the configuration sets their fraction. Algorithms of other
+    packages are imported, because the user wrote the configuration.
     """
     raw = read_toml(file)[1]
     both = expand_overrides(raw, [*overrides, *swept], note=note, trust=True)
@@ -292,17 +295,17 @@ def build_sweep(
     base = read_config(file, overrides, trust=True)
     chosen = [base.top.seed] if seeds is None else seeds
     sweep = Sweep(
-        search.combine(values, draws, base.top.seed),
+        search.list_combinations(values, draws, base.top.seed),
         chosen,
-        PairsMaker(file, overrides, {}, trust=True),
+        PairsSpecMaker(file, overrides, {}, trust=True),
     )
     sweep.list_specs()  # raises if a value is wrong
-    sweep.maker.make("", sweep.combinations[0], chosen[0], note)
+    sweep.maker.make_spec("", sweep.combinations[0], chosen[0], note)
     return sweep
 
 
 def parse_swept(pairs: Sequence[str]) -> dict[str, search.Values]:
-    """Parse ``key=values`` pairs; raise ConfigError if a key is given twice."""
+    """Parse the ``key=values`` pairs of a sweep; raise ConfigError if a key is given twice."""
     swept: dict[str, search.Values] = {}
     for pair in pairs:
         key, sign, text = (part.strip() for part in pair.partition("="))
@@ -321,7 +324,7 @@ def parse_swept(pairs: Sequence[str]) -> dict[str, search.Values]:
 def hold_out_examples(
     raw: Mapping[str, Any], overrides: Sequence[str], note: Callable[[str], None]
 ) -> list[str]:
-    """Return the overrides with validation examples held out, unless the user configures them."""
+    """Return the overrides of a search, with validation examples held out unless the user sets that."""
     chosen = find_choice(raw, overrides, VALIDATION_KEY, "")
     # a partition from a file may list validation examples itself
     if chosen or find_choice(raw, overrides, "data.partition.kind", "") == "file":

@@ -48,11 +48,11 @@ def tune(
             ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm.
         trials: Trials of each algorithm.
         sampler: "tpe", which is Optuna's and needs ``heterophony[tune]``; "random"; or "grid".
-        stop_early: Abandon a trial that is below the median of earlier ones.
+        stop_early: Abandon a trial whose validation score is below the median of earlier trials.
         **how: ``seeds`` and ``by``, as for ``hp.sweep``, and keywords of ``hp.run``. With ``out``, the
             same call continues an interrupted search, and makes the same choice.
     """
-    options, how = sweep.SearchOptions.take(how)
+    options, how = sweep.SearchOptions.split_off(how)
     sweep.prepare_search(options.engine)
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler: must be one of {', '.join(SAMPLERS)}, not {sampler!r}")
@@ -62,29 +62,29 @@ def tune(
             " hp.federate(…, validation_fraction=0.2)"
         )
     chosen = [algorithms] if isinstance(algorithms, str | Algorithm | type) else list(algorithms)
-    makers = {name_algorithm(a): sweep.CallMaker.create(a, federation, how) for a in chosen}
+    makers = {name_algorithm(a): sweep.CallSpecMaker.from_call(a, federation, how) for a in chosen}
 
     def make(label: str, values: Combination, seed: int) -> RunSpec:
-        return makers[label].make(values, seed, options.engine)
+        return makers[label].make_spec(values, seed, options.engine)
 
     spaces = {label: parse_own_settings(m, settings, label, makers) for label, m in makers.items()}
     rounds = next(iter(makers.values())).rounds
     search = Search(spaces, make, trials, options.seeds, rounds, sampler, options.by, stop_early)
-    with sweep.open_parent(options.out) as (parent, temporary):
+    with sweep.open_study_folder(options.out) as (parent, temporary):
         with show_progress(options.progress) as shown:
-            run_search(search, parent, options.share(shown))
+            run_search(search, parent, options.make_run_options(shown))
         table = read_tune(parent, makers, options.by)
         temporary.bind(table)
     return table
 
 
 def parse_own_settings(
-    maker: sweep.CallMaker,
+    maker: sweep.CallSpecMaker,
     settings: Mapping[str, Sequence[Any] | str],
     label: str,
     labels: Mapping[str, object],
 ) -> dict[str, Values]:
-    """Return the search space of one algorithm: the settings of all algorithms, and its own."""
+    """Return the search space of one algorithm: its own settings, and those given for all algorithms."""
     own = {}
     for key, values in settings.items():
         first, dot, rest = key.partition(".")
@@ -92,11 +92,11 @@ def parse_own_settings(
             own[key] = values
         elif first == label:
             own[f"algorithm.{rest}"] = values
-    return maker.parse(own)
+    return maker.parse_settings(own)
 
 
 def is_training_key(key: str) -> bool:
-    """Return True for ``local.lr``, the old name of ``training.lr``; there is also an algorithm named local."""
+    """Return True for ``local.lr``, an old name of ``training.lr``, not a setting of the algorithm Local."""
     section, _, setting = key.strip().partition(".")
     return section == "local" and setting in [f.name for f in list_settings(Training)]
 
@@ -106,11 +106,11 @@ def is_training_key(key: str) -> bool:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The request of a tune, stored in its folder so that the tune can be continued."""
+    """The arguments of ``heterophony tune``, stored in its folder so that it can be continued."""
 
     algorithms: list[str]
     settings: list[str]  # ``key=values`` pairs to search over
-    overrides: list[str]  # ``key=value`` pairs that all runs share, without those of the engine
+    overrides: list[str]  # ``key=value`` pairs for all runs, without those of [engine]
     seeds: list[int]
     trials: int | None = None
     sampler: SamplerName = "tpe"
@@ -121,7 +121,7 @@ class TuneRequest:
 
 @dataclass(frozen=True)
 class Tune:
-    """A search, the request it was built from, and the names of its algorithms by label."""
+    """A search on the command line: its request, and the names of its algorithms by label."""
 
     request: TuneRequest
     search: Search
@@ -152,17 +152,17 @@ def build_tune(
         label: parse_space(get_algorithm_class(name, trust), pairs, own.get(label, []), label)
         for label, name in names.items()
     }
-    check_used(pairs, spaces)
+    check_settings_are_used(pairs, spaces)
     trials = count_trials(request, spaces)
     first = read_config(file, [*overrides, f'algorithm.name="{algorithms[0]}"'], trust=trust)
     if not first.data.validation_fraction and first.data.partition.get("kind") != "file":
         raise ConfigError(
             f"{sweep.VALIDATION_KEY}: must be above 0: settings are never chosen on test data"
         )
-    maker = sweep.PairsMaker(file, overrides, names, trust)
+    maker = sweep.PairsSpecMaker(file, overrides, names, trust)
     search = Search(
         spaces=spaces,
-        make_spec=maker.make,
+        make_spec=maker.make_spec,
         trials=trials,
         seeds=request.seeds,
         rounds=first.top.rounds,
@@ -171,14 +171,14 @@ def build_tune(
         stop_early=request.stop_early and not request.keep,
     )
     search.check()
-    replace(search, make_spec=partial(maker.make, note=note)).make_first()
+    replace(search, make_spec=partial(maker.make_spec, note=note)).make_first_spec()
     return Tune(request, search, names)
 
 
 def split_settings(
     pairs: Sequence[str], names: Mapping[str, str]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Split pairs into those of all algorithms and those of one, as in ``fedprox.mu=0.01,0.1``."""
+    """Split ``key=values`` pairs into those for all algorithms and those for one (``fedprox.mu=0.1``)."""
     shared, own = list[str](), dict[str, list[str]]()
     for pair in pairs:
         first, dot, rest = pair.partition(".")
@@ -193,26 +193,28 @@ def split_settings(
 def parse_space(
     cls: type[Algorithm], shared: Sequence[str], own: Sequence[str], label: str
 ) -> dict[str, Values]:
-    """Return the search space of one algorithm, without the settings of other algorithms."""
+    """Parse the search space of one algorithm; leave out shared pairs that only others have."""
     known = [f"algorithm.{f.name}" for f in list_settings(cls)]
     for pair in own:
         if (key := pair.partition("=")[0].strip()) not in known:
             raise ConfigError(
                 f"-s {label}{key.removeprefix('algorithm')}: {label} has no such setting"
             )
-    mine = [p for p in shared if not is_foreign(p.partition("=")[0].strip(), known)]
+    mine = [p for p in shared if not is_setting_of_another(p.partition("=")[0].strip(), known)]
     if not [*mine, *own]:
         raise ConfigError(f"{label}: -s names no setting that can be searched for this algorithm")
     return sweep.parse_swept([*mine, *own])
 
 
-def is_foreign(key: str, known: Sequence[str]) -> bool:
-    """Return True if a key is a setting of another algorithm."""
+def is_setting_of_another(key: str, known: Sequence[str]) -> bool:
+    """Return True if a key is the setting of another algorithm than the one with the ``known`` keys."""
     return key.startswith("algorithm.") and key != "algorithm.name" and key not in known
 
 
-def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]]) -> None:
-    """Raise ConfigError for a setting that no algorithm has."""
+def check_settings_are_used(
+    pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]]
+) -> None:
+    """Raise ConfigError for a searched setting that no algorithm of the tune has."""
     for pair in pairs:
         key = pair.partition("=")[0].strip()
         if key == "algorithm.name":
@@ -239,12 +241,12 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
     return request.trials or max(sizes.values())
 
 
-def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
-    """Write the request to its folder; raise FolderError if the folder holds something else."""
+def write_tune_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
+    """Store the request of a tune in its folder; raise FolderError if that holds other runs."""
     path, content = parent / TUNE_FILE, asdict(request)
     text = "" if file is None else file.read_text(encoding="utf-8")
     if path.exists():
-        before = asdict(read_request(parent))
+        before = asdict(read_tune_request(parent))
         base = parent / BASE_FILE
         same_file = (base.read_text(encoding="utf-8") if base.exists() else "") == text
         more_trials = (before.get("trials") or 0) <= (request.trials or 0)
@@ -266,8 +268,8 @@ def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None
     write_json(path, content)
 
 
-def read_request(parent: Path) -> TuneRequest:
-    """Read the request that a folder holds."""
+def read_tune_request(parent: Path) -> TuneRequest:
+    """Read the request from the folder of a tune; raise FolderError if it is damaged."""
     path = parent / TUNE_FILE
     try:
         request = TuneRequest(**read_json(path))
@@ -282,8 +284,10 @@ def read_request(parent: Path) -> TuneRequest:
     return request
 
 
-def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]) -> None:
-    """Write a configuration per algorithm with its chosen settings, to train on all examples."""
+def write_chosen_settings(
+    tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]
+) -> None:
+    """Write a configuration with the chosen settings of each algorithm, to train on all examples."""
     for label, settings in chosen.items():
         if settings is None:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
@@ -35,13 +36,13 @@ from ..runs.loop import build_evaluation_jobs
 
 
 def count_training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """Count the operations to train on one example, forward and backward, without the input's gradient."""
+    """Count a net's floating-point operations to train on one example, forward and backward."""
     layers = count_forward_flops(net, shape)
     return 3 * sum(layers) - layers[0]
 
 
 def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
-    """Count the forward operations of one example, layer by layer; a multiply-add counts as two."""
+    """Count a net's forward operations on one example, layer by layer; a multiply-add counts as two."""
     counts: list[int] = []
 
     def count(layer: nn.Module, _: object, out: Tensor) -> None:
@@ -78,7 +79,7 @@ REPEATS = 3
 def measure_speed(
     seconds: float, say: Callable[[str], None], compute: Compute = ON_CPU
 ) -> dict[str, float]:
-    """Measure all ratios; each rate is the best, and so least disturbed, of interleaved repeats.
+    """Measure the speed of training and its ratios; each rate is the best of several repeats.
 
     Workers compute on the device of ``compute``; the plain loop and sgemm always use the CPU.
     """
@@ -90,7 +91,7 @@ def measure_speed(
         plain.append(run_in_subprocess(partial(measure_plain_rate, samples)))
         one.append(measure_pool_rate(1, samples, compute))
         two.append(measure_pool_rate(2, samples, compute))
-    say("evaluation with the paper's settings, and rounds with many idle clients")
+    say("the share of evaluation, and rounds with many idle clients")
     flops = count_training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
     rates = {k: max(v) for k, v in (("p", plain), ("1", one), ("2", two), ("g", gemm))}
     return {
@@ -107,26 +108,16 @@ def measure_speed(
 
 
 def run_in_subprocess(task: Callable[[], float]) -> float:
-    """Run a task in a separate process with one thread, as a user's script would."""
+    """Run a measurement in a separate process with one thread; return its result."""
     start_fork_server()
-    ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=send_result, args=(theirs, task))
-    process.start()
-    theirs.close()
-    try:
-        return float(ours.recv())
-    finally:
-        process.join()
-
-
-def send_result(pipe: Any, task: Callable[[], float]) -> None:
-    """Run a task with one thread, and send its result to the parent process."""
-    torch.set_num_threads(1)
-    pipe.send(task())
+    with ProcessPoolExecutor(
+        1, CONTEXT, initializer=torch.set_num_threads, initargs=(1,)
+    ) as executor:
+        return executor.submit(task).result()
 
 
 def measure_plain_rate(samples: int) -> float:
-    """Measure the samples per second of a usual training loop: DataLoader, NCHW, default SGD."""
+    """Measure the samples per second of a common training loop: DataLoader, NCHW, default SGD."""
     torch.manual_seed(0)
     x = torch.randn(samples, 1, 28, 28)
     loader = DataLoader(TensorDataset(x, torch.arange(samples) % 10), BATCH, shuffle=True)
@@ -153,7 +144,7 @@ def build_textbook_net() -> nn.Module:
 
 
 def make_random_images(n: int) -> Source:
-    """Make random images of Fashion-MNIST's shape, which are as much work as the real ones."""
+    """Make a data set of random images with the shape of Fashion-MNIST, to measure speed."""
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
     y = np.arange(n, dtype=np.int64) % 10
@@ -164,7 +155,7 @@ def make_random_images(n: int) -> Source:
 def open_pool(
     federation: Federation, model: Any, workers: int, epochs: int, compute: Compute
 ) -> Iterator[tuple[Plan, Pool]]:
-    """Start a pool of workers for a federation, in a temporary folder."""
+    """Start a pool of workers for a federation inside the ``with`` block; yield its plan and the pool."""
     build = partial(model, federation.shape, federation.classes, 1)
     how = Training(epochs=epochs, batch=BATCH)
     plan = Plan(
@@ -203,9 +194,9 @@ def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
 
 
 def measure_evaluation_share(compute: Compute) -> float:
-    """Measure the share of evaluation in a round in which 10 of 50 clients train 5 epochs.
+    """Measure the share of evaluation in the work of a round in which 10 of 50 clients train 5 epochs.
 
-    It uses a fifth of Fashion-MNIST's number of images to finish in seconds.
+    With a fifth as many images as Fashion-MNIST has, this takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
     federation = partition_source(make_random_images(14_000), dirichlet, Terms(50))
@@ -221,7 +212,7 @@ def measure_evaluation_share(compute: Compute) -> float:
 
 
 def measure_idle_cost(compute: Compute) -> float:
-    """Measure the time of a round with 1000 clients relative to 20, where ten train in both."""
+    """Measure the time of a round with 1000 clients, relative to one with 20; ten clients train in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
         federation = partition_source(make_random_images(clients * 40), IID(), Terms(clients))

@@ -14,12 +14,17 @@ from typing import Any
 
 import torch
 
-from ..core.accelerator import find_device
+from ..core.accelerator import count_devices, find_device
 from ..core.errors import ConfigError
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Terms
+from ..data.sources import read_source
+from ..data.sources.image_sets import FMNIST_FILES
+from ..engines.base import count_cores
+from ..runs.events import get_start
+from ..studies.federate import federate
 from ..studies.run import run
 from .bench import make_random_images
 
@@ -27,7 +32,7 @@ CheckResult = dict[str, Any]
 
 
 def check_installation() -> list[CheckResult]:
-    """Check every part of the installation; each result has name, ok, needed and about."""
+    """Check every part of the installation; return for each whether it works and is needed."""
     return [
         run_check("python", True, describe_python),
         run_check("torch", True, describe_torch),
@@ -44,7 +49,7 @@ def check_installation() -> list[CheckResult]:
 
 
 def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
-    """Run the check of one part; if it raises an exception, its message explains why the part does not work."""
+    """Check one part of the installation; the message of an exception says why it does not work."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:
@@ -58,8 +63,6 @@ def describe_python() -> str:
 
 def describe_torch() -> str:
     """Describe torch: its version, and the device that ``engine.accelerator = "auto"`` selects here."""
-    from ..core.accelerator import count_devices, find_device
-
     kind = find_device("auto").type
     seen = f" ({count_devices(kind)} seen)" if kind != "cpu" else ""
     return f"{version('torch')}, device auto = {kind}{seen}"
@@ -67,8 +70,6 @@ def describe_torch() -> str:
 
 def describe_machine() -> str:
     """Describe this machine: the cores that a run may use, and its memory."""
-    from ..engines.base import count_cores
-
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"{count_cores()} cores, {pages * size / 2**30:.1f} GiB of memory"
 
@@ -85,20 +86,13 @@ def check_disk_space() -> str:
 
 def try_engine(name: str) -> str:
     """Check an engine by running one real round on it."""
-    from ..studies.federate import federate
-    from ..studies.run import run
-
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
     return f"ran one round, model {digest[:12]}"
 
 
 def try_fast_training() -> str:
-    """Describe the fastest training that gives the same bits as autograd, for a small and a larger net."""
-    from ..runs.events import get_start
-    from ..studies.federate import federate
-    from ..studies.run import run
-
+    """Describe how a small and a larger net are trained here: the fastest way with autograd's bits."""
     federation, found = federate("digits", clients=2, seed=0), list[str]()
     for model in ("mlp", "digitsnet"):
         events = run("fedavg", federation, model=model, rounds=1, progress=False).events
@@ -117,15 +111,11 @@ def find_broker_program() -> str:
 
 def try_data_set(name: str) -> str:
     """Read a data set, and describe its size."""
-    from ..data.sources import read_source
-
     return f"{len(read_source(name).y)} examples"
 
 
 def check_local_fmnist() -> str:
     """Describe where Fashion-MNIST is; raise FileNotFoundError if it is not on this machine."""
-    from ..data.sources.image_sets import FMNIST_FILES
-
     if folder := FMNIST_FILES.find_local():
         return f"in {folder}"
     raise FileNotFoundError(
@@ -140,7 +130,7 @@ IMAGES, CLIENTS, ROUNDS = 2000, 8, 2
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """One short run: device, workers, hash, seconds and peak memory."""
+    """The result of one short run on the CPU or GPU: model hash, time and memory."""
 
     algorithm: str
     device: str
@@ -148,11 +138,11 @@ class CheckedRun:
     model_sha256: str
     seconds: float
     accuracy: float
-    used_bytes: int | None  # on the GPU, by all workers; None where torch cannot tell
+    used_bytes: int | None  # on the GPU by all workers; None if it cannot be measured
 
 
 def check_gpu(device: str, say: Callable[[str], None]) -> list[CheckedRun]:
-    """Run every algorithm on the CPU and, with 1, 2 and 4 workers, on the device."""
+    """Run each of ``ALGORITHMS`` on the CPU, and on the GPU ``device`` with 1, 2 and 4 workers."""
     if find_device(device).type == "cpu":
         raise ConfigError(
             f"doctor --gpu: torch {torch.__version__} sees no GPU here; nothing to check"
@@ -195,13 +185,13 @@ def try_run(algorithm: str, federation: Federation, device: str, workers: int) -
 
 
 def read_free_bytes(device: str) -> int | None:
-    """Return the free memory of a CUDA device, including the use by worker processes."""
+    """Return the free memory of a CUDA device in bytes; None for other devices."""
     where = find_device(device)
     return int(torch.cuda.mem_get_info(where)[0]) if where.type == "cuda" else None
 
 
 def find_differences(runs: list[CheckedRun]) -> list[str]:
-    """Describe each algorithm whose hash on the device depends on the number of workers."""
+    """Describe each algorithm whose model hash on the GPU depends on the number of workers."""
     found = []
     for algorithm in dict.fromkeys(t.algorithm for t in runs):
         there = [t for t in runs if t.algorithm == algorithm and t.device != "cpu"]
@@ -211,8 +201,8 @@ def find_differences(runs: list[CheckedRun]) -> list[str]:
     return found
 
 
-def describe_setup(device: str) -> dict[str, Any]:
-    """Return the facts that a report of a difference must include."""
+def describe_gpu_setup(device: str) -> dict[str, Any]:
+    """Return the facts about torch and the GPU that a report of different bits must include."""
     where = find_device(device)
     cuda = where.type == "cuda"
     return {

@@ -42,23 +42,22 @@ Row = dict[str, Any]
 
 
 def list_algorithm_rows() -> list[Row]:
-    """List a row for every algorithm, sorted by name."""
+    """List the table's row of every algorithm, sorted by name."""
     stored = read_stored_rows()
-    return [stored.get(name) or compute_row(name) for name in sorted(ALGORITHM_CLASSES)]
+    return [stored.get(name) or compute_algorithm_row(name) for name in sorted(ALGORITHM_CLASSES)]
 
 
-def write_table() -> None:
+def write_algorithm_table() -> None:
     """Compute the rows of all algorithms and store them in ``TABLE_FILE``."""
     table = {
-        name: {"source_sha256": digest_source(name), "row": compute_row(name)}
+        name: {"source_sha256": digest_source(name), "row": compute_algorithm_row(name)}
         for name in sorted(ALGORITHM_CLASSES)
     }
     TABLE_FILE.write_text(json.dumps(table, indent=1) + "\n")
 
 
-def compute_row(name: str) -> Row:
-    """Describe one algorithm in a row of the table: its settings, and its traffic relative to FedAvg."""
-
+def compute_algorithm_row(name: str) -> Row:
+    """Compute an algorithm's row in the table: its description, settings, and traffic relative to FedAvg."""
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
     return {
@@ -74,14 +73,12 @@ def compute_row(name: str) -> Row:
 
 def describe_personal_parameters(cls: type[Algorithm]) -> str:
     """Describe which parameters of an algorithm never leave a client."""
-    from ..core.algorithm import Algorithm
-
     if cls.stays is not Algorithm.stays:
         return "parts of layers"
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
-# shapes of an example, on which names do not depend
+# any shapes of an example: the names of tensors do not depend on them
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
 
 
@@ -125,7 +122,7 @@ def list_tensors(
 
 
 def choose_instance(algorithm: str | Algorithm | type[Algorithm]) -> Algorithm:
-    """Return the algorithm; for a name or class, return an instance with default settings."""
+    """Return an instance of the algorithm, with default settings if a name or class is given."""
     if isinstance(algorithm, Algorithm):
         return algorithm
     cls = get_algorithm_class(algorithm, trust=True) if isinstance(algorithm, str) else algorithm
@@ -138,7 +135,7 @@ def build_net(
     shape: tuple[int, ...] | None,
     classes: int,
 ) -> Net:
-    """Build the net as a run would, for any kind of data that it accepts."""
+    """Build the net of a model as a run would, for examples of ``shape`` or of a usual shape."""
     if isinstance(model, str):
         name = find_model_name(model)
         shape = shape or (SEQUENCE_SHAPE if name in TOKEN_MODELS else IMAGE_SHAPE)
@@ -159,9 +156,9 @@ CIFAR_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # as in CIFAR-10
 
 
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
-    """Measure the bytes sent to and received from one client that holds every class.
+    """Measure the bytes that an algorithm sends to and receives from a client with all classes.
 
-    They are measured in the second round; before that, the server has nothing from its clients.
+    They are measured in the second round, when the server has received replies.
     """
     plan = Plan(
         algorithm=algorithm,
@@ -181,18 +178,18 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
             for _ in range(2):
                 server, _, done = run_round(plan, engine, server)
     down, up = done["bytes_down"], done["bytes_up"]
-    # without learning there are no rows to send; at most, they are as large as what they stand for
+    # no rows are sent without learning; at most, they are as large as the tensors that they replace
     return {"down": down, "up": max(down, up) if algorithm.rows_vary else up}
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
-    """Measure the bytes down and up, divided by FedAvg's."""
+    """Measure the bytes that an algorithm sends and receives, relative to FedAvg."""
     return {way: n / measure_fedavg()[way] for way, n in measure_wire_bytes(algorithm).items()}
 
 
 @cache
 def measure_fedavg() -> dict[str, int]:
-    """Measure FedAvg's bytes, once in each process."""
+    """Measure the bytes that FedAvg sends and receives, once in each process."""
     return measure_wire_bytes(Algorithm())
 
 

@@ -1,4 +1,4 @@
-"""Trackers: other programs that receive a run's numbers. A new tracker is a file and a line here."""
+"""Trackers: other programs that receive a run's numbers. A new tracker is a file, and a line of CLASSES."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runs.events import Event
 from ..runs.summary import Summary
 from .points import Point, PointBuilder
 
-CLASSES = {  # name of the file, of the --track option and of the pip extra: the class
+CLASSES = {  # name of the file, --track value and pip extra: class
     "mlflow": "MLflow",
     "tensorboard": "TensorBoard",
     "wandb": "WandB",
@@ -32,26 +32,26 @@ class TrackedRun:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives all numbers of a run, from the first round on.
+    """Interface of trackers, which receive all numbers of a run.
 
-    After a resume it receives the earlier numbers again and must skip those that it already has.
+    After a resume, a tracker receives the earlier numbers again and must skip those that it has.
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """Begin to track a run, or continue to track it after a resume."""
+        """Start to track a run, or continue to track it after a resume."""
 
     def log(self, point: Point) -> None:
         """Send the numbers of one step to the tracker."""
 
     def end(self, summary: Summary | None) -> None:
-        """Finish the run; ``None`` means that it did not finish, or that this tracker failed."""
+        """End the tracking; ``summary`` is None if the run did not finish, or if this tracker failed."""
 
 
 NamedTracker = tuple[str, Tracker]
 
 
 def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
-    """Load trackers given by name or as objects; return each with a name for messages."""
+    """Return the trackers that a user passed as names or objects, each with a name for messages."""
     track = [track] if isinstance(track, str) else track
     asked = [t for i, t in enumerate(track) if t not in track[:i]]
     return [
@@ -61,7 +61,7 @@ def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
 
 
 def load_tracker(name: str) -> Tracker:
-    """Load the tracker with this name; its package is imported only now."""
+    """Import and create the tracker with this name; raise ConfigError if its package is missing."""
     class_name = choose(CLASSES, name, "--track")
     try:
         module = import_module(f".{name}", __name__)
@@ -84,7 +84,7 @@ def check_tracker(tracker: Tracker) -> Tracker:
 def follow_run(
     trackers: Sequence[NamedTracker], run: TrackedRun, warn: Callable[[str], None]
 ) -> Iterator[RunFollower]:
-    """Yield a hook that sends the run's events to its trackers; on an error, close them."""
+    """Yield a hook that sends a run's events to trackers; after an error, end the tracking."""
     follower = RunFollower(trackers, run, warn)
     try:
         yield follower
@@ -95,7 +95,7 @@ def follow_run(
 
 
 class RunFollower:
-    """Sends each event to the trackers of a run."""
+    """The hook that sends the numbers in each event of a run to its trackers."""
 
     def __init__(
         self, trackers: Sequence[NamedTracker], run: TrackedRun, warn: Callable[[str], None]
@@ -104,7 +104,7 @@ class RunFollower:
         self.point_builder, self.begun = PointBuilder(), False
 
     def __call__(self, event: Event) -> None:
-        """Send an event to the trackers; it must be recorded already."""
+        """Send the numbers in a recorded event to the trackers."""
         if not self.begun:
             self.begun = True
             self.call_each(lambda tracker: tracker.begin(self.run), ending=False)
@@ -112,11 +112,11 @@ class RunFollower:
             self.call_each(lambda tracker: tracker.log(point))
 
     def end(self, summary: Summary) -> None:
-        """Send the summary of the finished run to the trackers, which then close."""
+        """Send the summary of the finished run to the trackers, which then end."""
         self.call_each(lambda tracker: tracker.end(summary))
 
     def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:
-        """Call a function with each tracker; drop a tracker that fails, and try to close it."""
+        """Call a function with each tracker; drop a tracker that fails, and try to end it."""
         for name, tracker in list(self.trackers):
             try:
                 call(tracker)

@@ -15,7 +15,7 @@ from ..runs.summary import Summary
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers after ``step`` rounds; ``clients`` has the accuracies in client order."""
+    """A run's numbers for trackers after ``step`` rounds; ``clients`` has accuracies in client order."""
 
     step: int
     values: dict[str, float]
@@ -23,14 +23,14 @@ class Point:
 
 
 class PointBuilder:
-    """Converts events to points in order; bytes and seconds are running totals."""
+    """Converts a run's events to points for trackers; bytes and seconds are running totals."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, list[int]] = {}  # examples of each client, by measure
         self.totals = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
 
     def convert_event(self, event: Event) -> Point | None:
-        """Convert an event to a point; return None if it has no numbers for trackers."""
+        """Convert a run's next event to a point; return None if it has no numbers for trackers."""
         if event["event"] == "start":
             self.sizes = curves.list_sizes(event)
         elif event["event"] == "evaluation":
@@ -40,18 +40,15 @@ class PointBuilder:
         return None
 
     def _convert_evaluation(self, event: EvaluationEvent) -> Point:
-        """Return accuracies, losses and metrics of an evaluation as a point."""
+        """Convert an evaluation to a point with its accuracies, losses and metrics."""
         values, clients = dict[str, float](), dict[str, list[float]]()
-        for measure in MEASURES:
-            if (counts := event[measure]) is not None:
-                values[f"accuracy/{measure}"] = curves.compute_accuracy(counts, self.sizes[measure])
-                pairs = zip(counts, self.sizes[measure], strict=True)
-                clients[measure] = [c / n for c, n in pairs if c is not None]
-        for held_out in VALIDATION_MEASURES:
-            if (counts := event.get(held_out)) is not None:
-                values[f"accuracy/{held_out}"] = curves.compute_accuracy(
-                    counts, self.sizes[held_out]
-                )
+        for measure in (*MEASURES, *VALIDATION_MEASURES):
+            if (counts := event.get(measure)) is not None:
+                sizes = self.sizes[measure]
+                values[f"accuracy/{measure}"] = curves.compute_accuracy(counts, sizes)
+                if measure in MEASURES:
+                    pairs = zip(counts, sizes, strict=True)
+                    clients[measure] = [c / n for c, n in pairs if c is not None]
         losses = curves.pool_losses(event, self.sizes)
         values |= {f"{LOSS_PREFIX}{measure}": loss for measure, loss in losses.items()}
         for measure_name, metrics in event.get("metrics", {}).items():
@@ -63,7 +60,7 @@ class PointBuilder:
         return Point(event["t"], values, clients)
 
     def _convert_round(self, event: RoundEvent) -> Point:
-        """Return losses, measures and running totals of a round as a point."""
+        """Convert a round to a point with its losses and measures, and the running totals."""
         self.totals["bytes/up"] += event["bytes_up"]
         self.totals["bytes/down"] += event["bytes_down"]
         self.totals["seconds"] += event["seconds"]
@@ -78,7 +75,7 @@ class PointBuilder:
 
 
 def collect_final_values(summary: Summary) -> dict[str, float]:
-    """Collect the final numbers of a run by name: best, last and last ten."""
+    """Collect the final numbers of a run for trackers, by name: best, last and last ten."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P), ("P_local", summary.P_local)):
         if a is not None:

@@ -21,11 +21,17 @@ from heterophony.boards.fleet.install import (
     check_wheels,
     select_requirements,
 )
-from heterophony.boards.fleet.ssh import BoardError, Content, call_board, explain, push_files
+from heterophony.boards.fleet.ssh import (
+    BoardError,
+    Content,
+    call_board,
+    explain_ssh_error,
+    push_files,
+)
 from heterophony.boards.fleet.steps import (
     check_board,
+    format_unit,
     make_board_words,
-    make_unit,
     read_facts,
     read_status,
 )
@@ -178,7 +184,7 @@ def test_files_are_copied_once_with_their_mode_and_others_deleted(runner, tmp_pa
     ],
 )  # fmt: skip
 def test_what_ssh_says_becomes_one_line(text, line):
-    assert explain(text).startswith(line)
+    assert explain_ssh_error(text).startswith(line)
 
 
 def test_one_board_that_fails_does_not_stop_the_others():
@@ -195,7 +201,7 @@ def test_one_board_that_fails_does_not_stop_the_others():
 def test_the_unit_has_the_limits_and_comes_back_after_a_failure(tmp_path, runner, monkeypatch):
     board = make_board(systemd=True, memory_mb=900, cpu_percent=50, nice=3, data="/srv/50% of it")
     words = make_board_words(board, ["0", "1"], "r")
-    text = make_unit(board, words)
+    text = format_unit(board, words)
     assert "Nice=3\nMemoryMax=900M\nCPUQuota=50%\n" in text
     assert "Restart=on-failure\nRestartSec=10\nRestartPreventExitStatus=3\n" in text
     assert (

@@ -25,31 +25,31 @@ from .enrolment import DEFAULT_PORT, Enrolment
 
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.01
-# makes an endpoint by name, with a certificate valid for minutes
+# makes the endpoint to connect under a name, with a certificate that is valid for minutes
 MakeEndpoint = Callable[[str], BrokerEndpoint]
 
 
-def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
-    """End the connection and session of a name by connecting under the same name.
+def end_mqtt_session(name: str, make_endpoint: MakeEndpoint) -> None:
+    """End the MQTT session of a board at the broker by connecting under the board's name.
 
-    Mosquitto has no command for this, but it admits only the newest connection of a name.
+    Mosquitto has no command for this, but it keeps only the newest connection of a name.
     """
     with MqttTransport(make_endpoint(name)) as transport:
         wait_for_connection(transport, time.monotonic() + TIMEOUT_SECONDS)
 
 
-def clear_retained(board: str, make_endpoint: MakeEndpoint) -> int:
-    """Delete all retained messages of a board; return how many there were."""
-    own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
+def delete_retained_messages(board: str, make_endpoint: MakeEndpoint) -> int:
+    """Delete the retained messages of a board at the broker; return how many there were."""
+    own, mark = topics.make_board_pattern(board), topics.MAINTENANCE_TOPIC
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
-        found = list_retained(transport, mark)
+        found = list_retained_topics(transport, mark)
         for topic in found:  # at most three messages, so the queue has room
             transport.publish(topic, b"", retain=True)
     return len(found)
 
 
-def list_retained(transport: MqttTransport, mark: str) -> list[str]:
-    """Return the topics of all messages that arrive before a marker message that we publish."""
+def list_retained_topics(transport: MqttTransport, mark: str) -> list[str]:
+    """Return the topics of the retained messages that the broker sends before our marker message."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     wait_for_connection(transport, deadline)
     end, found = secrets.token_bytes(16), dict[str, None]()
@@ -78,18 +78,18 @@ MAINTENANCE_LIFETIME = timedelta(minutes=2)
 
 @dataclass(frozen=True)
 class ListenSettings:
-    """Where the broker listens; stored between starts."""
+    """Where the broker listens; stored in its folder between starts."""
 
     port: int
     lan: bool
 
-    def with_changes(self, lan: bool | None, port: int | None) -> ListenSettings:
-        """Return the broker's settings with these changes; None keeps a value."""
+    def replace_given(self, lan: bool | None, port: int | None) -> ListenSettings:
+        """Return the broker's settings with other values; None keeps a value."""
         return ListenSettings(self.port if port is None else port, self.lan if lan is None else lan)
 
 
 class Broker:
-    """A broker whose files are in one folder that only its owner can read."""
+    """The broker of runs on boards: Mosquitto, its certificates and enrolments, in one private folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,18 +100,18 @@ class Broker:
     def start(
         self, lan: bool | None = None, port: int | None = None
     ) -> tuple[ListenSettings, bool]:
-        """Start Mosquitto; return its settings, and True if it was not running already.
+        """Start the broker; return its settings, and True unless it was already running.
 
-        None keeps a setting of the last start; port 0 selects any free port.
+        None keeps the setting of the last start; port 0 selects any free port.
         """
         process.find_mosquitto()
         if not self.settings_file.exists():
             self._make_folder()
         if process.find_running_pid(self.folder):
             return self._require_same_settings(lan, port), False
-        with process.hold_lock(self.folder) as lock:
+        with process.hold_broker_lock(self.folder) as lock:
             stored = self.read_listen_settings() if self.settings_file.exists() else None
-            settings = (stored or ListenSettings(DEFAULT_PORT, lan=False)).with_changes(lan, port)
+            settings = (stored or ListenSettings(DEFAULT_PORT, lan=False)).replace_given(lan, port)
             free_port = enrolment.find_bindable_port(settings.lan, settings.port)
             settings = replace(settings, port=free_port)
             server = self._write_all_files(
@@ -123,7 +123,7 @@ class Broker:
     def _require_same_settings(self, lan: bool | None, port: int | None) -> ListenSettings:
         """Return the settings of the running broker; raise BusyError if others are requested."""
         stored = self.read_listen_settings()
-        if stored.with_changes(lan, port or None) != stored:
+        if stored.replace_given(lan, port or None) != stored:
             raise BusyError(
                 f"the broker in {self.folder} is running with other settings; stop it first with"
                 f" heterophony broker down {self.folder}"
@@ -178,12 +178,12 @@ class Broker:
         return server
 
     def stop(self) -> bool:
-        """Stop Mosquitto; return True if it was running."""
+        """Stop the broker; return True if it was running."""
         self.read_listen_settings()
         return process.stop_mosquitto(self.folder) is not None
 
     def restart_if_crashed(self) -> bool:
-        """Restart Mosquitto if it exited on its own; return True if it was restarted.
+        """Restart the broker if it has crashed; return True if it was restarted.
 
         Mosquitto deletes the file with its process id only when it is stopped.
         """
@@ -198,7 +198,7 @@ class Broker:
             return False
 
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
-        """Enrol a new board and write its enrolment file; any ``clients`` are the only ones it may hold."""
+        """Enrol a new board and write its enrolment to ``out``; with ``clients``, it may have only these."""
         if enrolment.check_board_name(name) == process.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
         check_enrolled_clients(clients)
@@ -218,9 +218,9 @@ class Broker:
         return issued
 
     def _restart(self) -> None:
-        """Restart Mosquitto with current access lists: connections end and messages are dropped."""
+        """Restart the broker with current access lists; all connections end, and messages are dropped."""
         was_running = process.stop_mosquitto(self.folder) is not None
-        with process.hold_lock(self.folder) as lock:
+        with process.hold_broker_lock(self.folder) as lock:
             self._write_access_lists(self._load_authority())
             if was_running:
                 process.start_mosquitto(
@@ -228,7 +228,7 @@ class Broker:
                 )
 
     def revoke(self, name: str) -> None:
-        """Revoke an enrolment: it loses its rights and its connection at once, and is never admitted again.
+        """Revoke a board's enrolment: end its connection and never admit it again.
 
         The board's retained messages are deleted.
         """
@@ -239,13 +239,15 @@ class Broker:
         if process.reload_mosquitto(self.folder):
             make_endpoint = self._make_endpoints(authority)
             try:
-                end_session(name, make_endpoint)
-                clear_retained(name, make_endpoint)
-            except BrokerError:  # it is too busy to answer, perhaps with a flood of this very board
+                end_mqtt_session(name, make_endpoint)
+                delete_retained_messages(name, make_endpoint)
+            except (
+                BrokerError
+            ):  # the broker is too busy to answer, perhaps because this board floods it
                 self._restart()
 
     def _make_endpoints(self, authority: CertificateAuthority) -> MakeEndpoint:
-        """Return a function that makes endpoints by name, with certificates valid for minutes."""
+        """Return a function that makes the endpoint for a name, with a certificate valid for minutes."""
         server = enrolment.read_enrolment(self.server_enrolment_file)
 
         def make_endpoint(name: str) -> BrokerEndpoint:
@@ -298,14 +300,14 @@ class Broker:
         settings: ListenSettings,
         clients: Sequence[str] = (),
     ) -> Enrolment:
-        """Issue a certificate; return the enrolment that contains it."""
+        """Issue a certificate for a board or the server; return the enrolment that contains it."""
         until, ca = min(until, authority.valid_until), authority.export_pem().certificate
         pair = authority.issue_for_board(name, until, clients)
         address = enrolment.select_advertised_address(settings.lan)
         return Enrolment(name, address, settings.port, until, ca, pair.certificate, pair.key)
 
     def _write_access_lists(self, authority: CertificateAuthority) -> None:
-        """Write the access control list and the revocation list."""
+        """Write the broker's access control list and revocation list."""
         enrolled = {board.name for board in self.certificate_store.list_enrolled()}
         revoked = sorted(self.certificate_store.list_revoked_names() - enrolled)
         self._write_private_file(

@@ -42,9 +42,9 @@ class CertificateAuthority:
     def create(cls) -> Self:
         """Create an authority with a new key and a certificate that it signs itself."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-        name = make_common_name("heterophony broker authority")
+        name = make_x509_name("heterophony broker authority")
         builder = (
-            make_builder(
+            make_certificate_builder(
                 name, name, key.public_key(), now - CLOCK_TOLERANCE, now + AUTHORITY_LIFETIME
             )
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -54,7 +54,7 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, pair: CertificateAndKey) -> Self:
-        """Load a certificate and its key; raise ValueError if damaged or not a pair."""
+        """Load the authority's certificate and key; raise ValueError if they are damaged or not a pair."""
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -68,8 +68,8 @@ class CertificateAuthority:
         return CertificateAndKey(encode_certificate(self.certificate), encode_private_key(self.key))
 
     def issue_for_broker(self, hosts: Sequence[str]) -> CertificateAndKey:
-        """Issue a certificate for all names and addresses at which the broker can be reached."""
-        names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
+        """Issue the broker's certificate, for the names and addresses at which it can be reached."""
+        names = x509.SubjectAlternativeName([make_alternative_x509_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_for_board(
@@ -77,7 +77,7 @@ class CertificateAuthority:
     ) -> CertificateAndKey:
         """Issue a certificate with which a board can authenticate, but not act as a broker.
 
-        The certificate names the clients that the board may hold; with no names, it may hold any.
+        It names the clients that the board may have; without names, the board may have any.
         """
         uris = [x509.UniformResourceIdentifier(CLIENT_URI + client) for client in clients]
         names = x509.SubjectAlternativeName(uris) if uris else None
@@ -91,11 +91,11 @@ class CertificateAuthority:
         use: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None = None,
     ) -> CertificateAndKey:
-        """Sign a certificate with a new key."""
+        """Issue a certificate with a new key, for this name and use."""
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
         start = min(datetime.now(UTC), until) - CLOCK_TOLERANCE
         builder = (
-            make_builder(make_common_name(name), issuer, key.public_key(), start, until)
+            make_certificate_builder(make_x509_name(name), issuer, key.public_key(), start, until)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(make_key_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
@@ -111,9 +111,9 @@ class CertificateAuthority:
         )
 
     def build_revocation_list(self, revoked: Sequence[str]) -> str:
-        """Return the list of revoked certificates in PEM format.
+        """Return the signed list of revoked certificates in PEM format.
 
-        The list is valid as long as the authority: with an expired list, no board would be admitted.
+        It is valid as long as the authority, because with an expired list no board would be admitted.
         """
         now = datetime.now(UTC)
         builder = (
@@ -130,13 +130,13 @@ class CertificateAuthority:
         return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def read_expiry(certificate: str) -> datetime:
-    """Return when a certificate expires."""
+def read_certificate_expiry(certificate: str) -> datetime:
+    """Return the date on which a board's certificate expires."""
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
-def read_clients(certificate: str) -> tuple[str, ...]:
-    """Return the clients that a certificate names; an empty tuple if it allows any client."""
+def read_certificate_clients(certificate: str) -> tuple[str, ...]:
+    """Return the clients that a board's certificate names; an empty tuple if it allows any client."""
     extensions = x509.load_pem_x509_certificate(certificate.encode()).extensions
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -147,18 +147,18 @@ def read_clients(certificate: str) -> tuple[str, ...]:
 
 
 def read_serial_number(certificate: str) -> str:
-    """Return the certificate's serial number, which is unique within its authority."""
+    """Return the serial number of a board's certificate, which is unique within its authority."""
     return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
 
 
-def make_builder(
+def make_certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     start: datetime,
     until: datetime,
 ) -> x509.CertificateBuilder:
-    """Return a builder of certificates with the fields that all of them have."""
+    """Return a certificate builder with the fields that all of our certificates have."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -172,7 +172,7 @@ def make_builder(
 
 
 def make_key_usage(signs: bool) -> x509.KeyUsage:
-    """Allow an authority to sign certificates and lists, and everybody else to sign handshakes."""
+    """Return the key usage of a certificate: to sign certificates and lists, or only TLS handshakes."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -186,13 +186,13 @@ def make_key_usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-def make_common_name(name: str) -> x509.Name:
+def make_x509_name(name: str) -> x509.Name:
     """Return a certificate's subject with this common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def make_alternative_name(name: str) -> x509.GeneralName:
-    """Return an IP address or host name as a certificate's alternative name."""
+def make_alternative_x509_name(name: str) -> x509.GeneralName:
+    """Return an IP address or host name as an alternative name in a certificate."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -235,7 +235,7 @@ class CertificateStore:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def add(self, name: str, certificate: str) -> None:
-        """Store a certificate before anybody gets its key: only stored ones can be revoked."""
+        """Store the certificate of a new board; raise ConfigError if the board is already enrolled."""
         path = self._certificate_path(name)
         temporary = self.folder / f".{read_serial_number(certificate)}.pem"
         write_atomically(temporary, certificate.encode(), private=True)
@@ -252,7 +252,7 @@ class CertificateStore:
             sync_folder(self.enrolled_folder)
 
     def remove(self, name: str) -> None:
-        """Undo ``add`` for a certificate whose key was never handed out."""
+        """Delete a board's certificate whose key was never handed out."""
         self._certificate_path(name).unlink()
 
     def revoke(self, name: str) -> None:
@@ -270,16 +270,16 @@ class CertificateStore:
     def list_enrolled(self) -> list[EnrolledBoard]:
         """Return all enrolled boards, sorted by name."""
         return [
-            EnrolledBoard(path.stem, read_expiry(text), read_clients(text))
+            EnrolledBoard(path.stem, read_certificate_expiry(text), read_certificate_clients(text))
             for path, text in read_certificates(self.enrolled_folder)
         ]
 
     def list_revoked_certificates(self) -> list[str]:
-        """Return all revoked certificates."""
+        """Return all revoked certificates as PEM."""
         return [text for _, text in read_certificates(self.revoked_folder)]
 
     def list_revoked_names(self) -> set[str]:
-        """Return all names that were ever revoked, including those enrolled again since."""
+        """Return all names that were ever revoked, including names that were enrolled again later."""
         return {path.stem.rpartition(".")[0] for path, _ in read_certificates(self.revoked_folder)}
 
     def _certificate_path(self, name: str) -> Path:
@@ -293,14 +293,14 @@ def read_certificates(folder: Path) -> list[tuple[Path, str]]:
         certificates = [(path, path.read_text()) for path in sorted(folder.iterdir())]
     for path, text in certificates:
         try:
-            read_expiry(text)
+            read_certificate_expiry(text)
         except ValueError:
             raise FolderError(f"{path} is damaged: it is not a certificate") from None
     return certificates
 
 
 class EnrolledClients:
-    """Checks boards against the broker's folder, which is read again for each board that connects."""
+    """Checks which clients boards may have, by the enrolments in the broker's folder at that time."""
 
     def __init__(self, broker_folder: Path) -> None:
         self.store = CertificateStore(broker_folder)
@@ -318,7 +318,7 @@ class EnrolledClients:
             return None
 
     def find_objection(self, board: str, clients: Collection[str], total: int) -> str:
-        """Return why a board may not hold these clients of a run with ``total``; an empty string if it may."""
+        """Return why a board may not have these of a run's ``total`` clients; an empty string if it may."""
         by_board = {}
         if self.can_be_read:
             by_board = {d.name: d.clients for d in self.store.list_enrolled()}

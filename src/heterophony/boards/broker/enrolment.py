@@ -45,7 +45,7 @@ class Enrolment:
         return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
 
     def make_ssl_context(self) -> ssl.SSLContext:
-        """Return a context that trusts only this broker's authority and presents this board."""
+        """Return a TLS context that trusts only the broker's authority, with this enrolment's certificate."""
         if self.until < datetime.now(UTC):
             raise ConfigError(
                 f"the enrolment of {self.name} expired on {self.until:%Y-%m-%d}; on the broker's"
@@ -65,21 +65,21 @@ class Enrolment:
 
 
 def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
-    """Return the address and identity with which an enrolment connects."""
+    """Return the broker's endpoint for a transport that connects with this enrolment."""
     return BrokerEndpoint(
         enrolment.address, enrolment.port, enrolment.name, enrolment.make_ssl_context()
     )
 
 
 def check_board_name(name: str) -> str:
-    """Return the name if it is valid for a board: it becomes part of topics and file names."""
+    """Return the name if a board can have it; otherwise raise ConfigError."""
     if not NAME_PATTERN.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be a board's name; {NAME_RULE}")
     return name
 
 
 def read_enrolment(path: Path) -> Enrolment:
-    """Read a file written by ``heterophony broker enrol``."""
+    """Read an enrolment from a file that ``heterophony broker enrol`` wrote."""
     try:
         content = tomllib.loads(read_text_file(path, MAX_FILE_BYTES))
     except OSError as error:
@@ -105,29 +105,26 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def list_reachable_hosts(lan: bool) -> list[str]:
-    """Return this machine's local names and addresses; with ``lan``, also those for other machines."""
-    return list(
-        dict.fromkeys(
-            [*LOOPBACK, *(list_host_names() if lan else []), *(list_lan_addresses() if lan else [])]
-        )
-    )
+    """Return the host names and addresses of a broker on this machine; with ``lan``, also those for others."""
+    others = [*list_host_names(), *list_lan_addresses()] if lan else []
+    return list(dict.fromkeys([*LOOPBACK, *others]))
 
 
 def list_host_names() -> list[str]:
-    """Return the names other machines may use: from DNS, or multicast DNS as on Raspberry Pis."""
+    """Return this machine's host names for other machines, in DNS and multicast DNS."""
     name = socket.gethostname()
     known = [name, f"{name.split('.')[0]}.local", socket.getfqdn()]
     return [n for n in known if re.fullmatch(r"[A-Za-z0-9.-]+", n)]
 
 
 def list_lan_addresses() -> list[str]:
-    """Return the addresses that other machines can use, IPv4 first."""
+    """Return this machine's addresses that other machines can use, IPv4 first."""
     found = [*list_ipv4_addresses(), *list_ipv6_addresses()]
     return [a for a in found if not (ip_address(a).is_loopback or ip_address(a).is_link_local)]
 
 
 def list_ipv4_addresses() -> list[str]:
-    """Return one IPv4 address of each network interface that has one."""
+    """Return an IPv4 address of each network interface that has one."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, interface in socket.if_nameindex():
@@ -149,7 +146,7 @@ def list_ipv6_addresses() -> list[str]:
 
 
 def select_advertised_address(lan: bool) -> str:
-    """Return the broker address to write into enrolments."""
+    """Return the address of the broker to write into enrolments."""
     if not lan:
         return "127.0.0.1"
     if not (found := list_lan_addresses()):
@@ -160,7 +157,7 @@ def select_advertised_address(lan: bool) -> str:
 
 
 def find_bindable_port(lan: bool, port: int) -> int:
-    """Return the port if it is free; for 0, return any free port."""
+    """Return the port for a broker if it is free, or any free port for 0; otherwise raise BusyError."""
     candidates = (
         EPHEMERAL_SAFE_PORTS.start + secrets.randbelow(len(EPHEMERAL_SAFE_PORTS))
         for _ in range(100)

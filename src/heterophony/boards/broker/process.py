@@ -66,22 +66,22 @@ log_timestamp_format %Y-%m-%dT%H:%M:%S
 
 
 def format_config(lan: bool, port: int) -> str:
-    """Return the text of mosquitto.conf."""
+    """Return the text of Mosquitto's configuration file."""
     text = CONFIG_TEMPLATE.format(listener=f"listener {port}" + ("" if lan else " 127.0.0.1"))
     # started by root, Mosquitto would change to a user who cannot read the folder
     return text + ("user root\n" if os.geteuid() == 0 else "")
 
 
 def format_acl(revoked: Sequence[str]) -> str:
-    """Return the access control list; revoked names have no rights, even while connected."""
+    """Return the broker's access control list; revoked names have no rights, even while connected."""
     return "\n".join(
         [
             "# Written by heterophony: changes are lost. %u is the name in the certificate.",
             f"user {SERVER_NAME}",
-            f"topic readwrite {topics.make_server_pattern()}",
+            f"topic readwrite {topics.ALL_TOPICS}",
             "",
             f"user {topics.MAINTENANCE_NAME}",
-            f"topic readwrite {topics.make_server_pattern()}",
+            f"topic readwrite {topics.ALL_TOPICS}",
             "",
             *(f"pattern {right} {topic}" for right, topic in topics.list_board_rights("%u")),
             *(f"\nuser {name}\ntopic deny #" for name in sorted(revoked)),
@@ -104,9 +104,9 @@ def find_mosquitto() -> str:
 
 
 def find_running_pid(folder: Path) -> int | None:
-    """Return the id of the broker process of this folder; None if it is not running.
+    """Return the process id of the broker in this folder; None if it is not running.
 
-    Mosquitto inherits a lock that is released when it exits, so an outdated id in the file is never used.
+    Mosquitto holds a lock until it exits, so an outdated id in the file is never used.
     """
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
@@ -122,7 +122,7 @@ def find_running_pid(folder: Path) -> int | None:
 
 
 def read_pid(folder: Path) -> int:
-    """Return the id in the file; raise BusyError if that process does not work in the folder."""
+    """Read the broker's process id; raise BusyError if its file is missing or outdated."""
     try:
         number = int((folder / PID_FILE).read_text())
         if Path(f"/proc/{number}/cwd").samefile(folder):
@@ -138,8 +138,8 @@ def make_busy_error(folder: Path) -> BusyError:
 
 
 @contextmanager
-def hold_lock(folder: Path) -> Iterator[IO[str]]:
-    """Keep other processes from starting Mosquitto here; yield the lock for ``start_mosquitto``."""
+def hold_broker_lock(folder: Path) -> Iterator[IO[str]]:
+    """Keep other processes from starting a broker in this folder; yield the lock for ``start_mosquitto``."""
     with translate_disk_errors(folder):
         lock = open(folder / LOCK_FILE, "a", opener=open_for_owner_only)  # noqa: SIM115
     with lock:
@@ -171,7 +171,7 @@ def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
 
 
 def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int:
-    """Wait for a TLS handshake; if Mosquitto exits instead, raise BrokerError with the error in its log."""
+    """Wait until Mosquitto answers; raise BrokerError with the error in its log if it exits instead."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -189,9 +189,9 @@ def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int
 
 
 def can_handshake(server: Enrolment) -> bool:
-    """Return True if a TLS handshake succeeds, so both sides trust each other.
+    """Return True if a TLS handshake with the broker succeeds, so that both sides trust each other.
 
-    This does not sign in to MQTT, which would end the session of a running server.
+    This does not connect by MQTT, which would end the session of a running server.
     """
     context = server.make_ssl_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # in TLS 1.3, it ends before a refusal
@@ -206,14 +206,14 @@ def can_handshake(server: Enrolment) -> bool:
 
 
 def read_first_error(log: Path, start: int) -> str:
-    """Return the first error in the log after position ``start``; it causes the later ones."""
+    """Return the first error in Mosquitto's log after position ``start``, which causes later ones."""
     lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
     errors = (line.partition("Error: ")[2] for line in lines)
     return next((error for error in errors if error), f"see {log}")
 
 
 def reload_mosquitto(folder: Path) -> bool:
-    """Make a running Mosquitto reload access and revocation lists; return False if it is not running."""
+    """Make Mosquitto reload its access and revocation lists; return False if it is not running."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
     return number is not None

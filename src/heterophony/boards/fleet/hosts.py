@@ -21,17 +21,17 @@ MAX_BOARDS = 1000
 
 @dataclass(frozen=True)
 class Board:
-    """One board: how to reach it, which clients it holds and which resources it may use."""
+    """One board of a fleet: how to reach it, its clients, and the resources that it may use."""
 
     name: str
     ssh: str  # as typed after `ssh`
-    clients: tuple[str, ...] | int | None = None  # names, a number, or an even share
-    data: str = ""  # where the clients' own data are on the board
+    clients: tuple[str, ...] | int | None = None  # names, or a number; None: an even share
+    data: str = ""  # folder with the clients' own data on the board
     accelerator: str = "cpu"
-    python: str = "python3"  # the command; of a virtual environment: that environment is used
-    folder: str = "heterophony"  # on the board, below the home
+    python: str = "python3"  # command; one in a virtual environment uses that environment
+    folder: str = "heterophony"  # on the board, below the home folder
     torch: str = ""  # the version to install, as in 2.8.0; default: by architecture
-    memory_mb: int | None = None  # the most that its process may use
+    memory_mb: int | None = None  # limit for its process
     cpu_percent: int | None = None  # share of one core, enforced by systemd
     nice: int = 0
     systemd: bool = False
@@ -39,7 +39,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All boards in the order of the file, and the address at which they reach this machine."""
+    """The boards of a fleet in the order of its file, and the settings that they share."""
 
     path: Path
     boards: tuple[Board, ...]
@@ -55,7 +55,7 @@ class Fleet:
         return self.address not in ("127.0.0.1", "localhost", "::1")
 
     def select(self, names: Sequence[str]) -> tuple[Board, ...]:
-        """Return the boards with these names, in the order of the file; all if no name is given."""
+        """Return the boards with these names, in the order of the file; without names, all boards."""
         known = {board.name: board for board in self.boards}
         for name in names:
             if name not in known:
@@ -64,7 +64,7 @@ class Fleet:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Read the file of a fleet; raise ConfigError for the first mistake in it."""
+    """Read the file that describes a fleet; raise ConfigError for the first mistake in it."""
     try:
         content = tomllib.loads(read_text_file(path))
     except OSError as error:
@@ -87,7 +87,7 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Check the top-level keys of a fleet's file, other than the boards."""
+    """Return the top-level settings of a fleet's file; raise ConfigError if one is wrong."""
     rules = {"address": str, "port": int, "ssh_config": str, "index_url": str}
     for key, value in content.items():
         if key not in rules:
@@ -105,7 +105,7 @@ def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_board(path: Path, name: str, defaults: dict[str, Any], table: Any) -> Board:
-    """Check one board; its keys override those of ``[defaults]``."""
+    """Build a board from its table in the fleet's file; its keys override those of ``[defaults]``."""
     where = f"boards.{name}"
     if not NAME_PATTERN.fullmatch(name) or name == "server":
         raise ConfigError(
@@ -121,7 +121,7 @@ def parse_board(path: Path, name: str, defaults: dict[str, Any], table: Any) -> 
 
 
 def check_table(path: Path, where: str, table: Any) -> None:
-    """Check the names and types of a board's keys."""
+    """Raise ConfigError if a board's table has an unknown key, or a value of a wrong type."""
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: {where}: must be a table, as in [{where}]")
     known = [f.name for f in fields(Board) if f.name != "name"]
@@ -186,7 +186,7 @@ def check_board(path: Path, where: str, board: Board) -> None:
 
 # Clients ------------------------------------------------------------------------------------
 def check_client_names(fleet: Fleet) -> None:
-    """Raise ConfigError if a client is on two boards, or boards specify clients in different ways."""
+    """Raise ConfigError if a client is on two boards, or if boards list clients in different ways."""
     kinds = {type(b.clients).__name__ for b in fleet.boards if not b.data}
     if len(kinds) > 1:
         raise ConfigError(
@@ -204,7 +204,7 @@ def check_client_names(fleet: Fleet) -> None:
 
 
 def list_named_clients(fleet: Fleet) -> dict[str, tuple[str, ...]]:
-    """Return the clients of each board as the file gives them; numbers count from client 0."""
+    """Return the clients that the fleet's file gives to each board; numbers count from client 0."""
     found: dict[str, tuple[str, ...]] = {}
     begin = 0
     for board in fleet.boards:
@@ -217,7 +217,7 @@ def list_named_clients(fleet: Fleet) -> dict[str, tuple[str, ...]]:
 
 
 def assign_clients(fleet: Fleet, clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the run's clients that each board holds; without names, share them evenly."""
+    """Return the clients of each board; divide them evenly if the fleet's file does not assign them."""
     named = fleet.clients_by_board
     if not named:
         if len(fleet.boards) > len(clients):
@@ -249,19 +249,19 @@ def assign_clients(fleet: Fleet, clients: Sequence[str]) -> dict[str, tuple[str,
 
 
 MAX_THREADS = 32
-Step = Callable[[Board], str]  # returns what was done, in a few words
+Step = Callable[[Board], str]  # returns a short description of what was done
 
 
 @dataclass
 class Outcome:
-    """The result of a step: what was done on each board, or why it failed."""
+    """The result of a step on a fleet: what was done on each board, or why the step failed there."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 class View:
-    """Shows the state of each board; the command line has one for terminals."""
+    """Shows the progress of a step on a fleet; this base class shows nothing."""
 
     def begin(self, title: str, boards: Sequence[str]) -> None:
         """Show that a step starts on these boards."""

@@ -59,7 +59,7 @@ def build_own_wheel() -> tuple[str, bytes]:
 
 
 def read_package_files() -> dict[str, bytes]:
-    """Read all files of heterophony, sorted by path, to build its wheel."""
+    """Read all files of the package heterophony, sorted by path, to build its wheel."""
     root = Path(__file__).parents[2]
     files = sorted(
         p for p in root.rglob("*") if p.is_file() and not set(SKIPPED_FOLDERS) & set(p.parts)
@@ -68,12 +68,12 @@ def read_package_files() -> dict[str, bytes]:
 
 
 def read_metadata() -> str:
-    """Return the package metadata that pip needs, with the version of the code."""
+    """Return heterophony's package metadata for its wheel, with the version of this code."""
     try:
         found = distribution(NAME)
     except PackageNotFoundError:
         raise ConfigError(
-            "heterophony itself is not installed here, so its wheel has no list of packages; install"
+            "heterophony is not installed here, so its requirements are unknown; install"
             " it with pip first"
         ) from None
     text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
@@ -88,13 +88,13 @@ def read_metadata() -> str:
 
 
 def encode_digest(data: bytes) -> str:
-    """Return the sha256 of a file as a wheel's RECORD has it."""
+    """Return the sha256 of a file in the encoding of a wheel's RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 @dataclass(frozen=True)
 class Target:
-    """The facts that decide which wheels a board can install: its architecture, Python and glibc."""
+    """The facts that decide which wheels a board can install: architecture, Python and glibc."""
 
     machine: str
     python: tuple[int, int]
@@ -107,19 +107,19 @@ class Target:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder with the wheels for such boards."""
+        """The name of the folder for wheels that boards like this can install."""
         return f"{self.machine}-cp{self.python[0]}{self.python[1]}"
 
     @property
     def platforms(self) -> list[str]:
-        """The platform tags of wheels that such a board can install, newest first."""
+        """The platform tags of wheels that the board can install, newest first."""
         newest = self.glibc[1] if self.glibc[0] == 2 else 40
         tags = [f"manylinux_2_{minor}_{self.machine}" for minor in range(newest, 4, -1)]
         return [*tags, f"manylinux2014_{self.machine}", f"linux_{self.machine}"]
 
     @property
     def tags(self) -> set[Tag]:
-        """The tags of all wheels that such a board can install."""
+        """The tags of all wheels that the board can install."""
         interpreter = f"cp{self.python[0]}{self.python[1]}"
         return {
             *cpython_tags(self.python, platforms=self.platforms),
@@ -128,7 +128,7 @@ class Target:
 
     @property
     def marker_environment(self) -> dict[str, str]:
-        """The values with which environment markers of requirements are evaluated for such a board."""
+        """The board's values of environment markers, to evaluate those of requirements."""
         version = f"{self.python[0]}.{self.python[1]}"
         return {
             "implementation_name": "cpython",
@@ -146,7 +146,7 @@ class Target:
 
 
 def check_wheels(wheels: Iterable[Path], target: Target) -> None:
-    """Raise BoardError if the board cannot install a wheel: it must match architecture, Python and glibc."""
+    """Raise BoardError if one of the wheels does not match the board's architecture, Python and glibc."""
     tags = target.tags
     for wheel in wheels:
         try:
@@ -168,7 +168,7 @@ SKIPPED_PACKAGES = (NAME,)
 
 
 def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
-    """Return the requirements to install on such a board: those of heterophony, and pip itself."""
+    """Return the requirements to install on a board: those of heterophony, PyTorch and pip."""
     found = [r for r in list_own_requirements(target) if r.name != "torch"]
     if not torch and target.machine == "aarch64":
         chosen = ARM_TORCH
@@ -181,12 +181,12 @@ def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
 
 
 def list_own_requirements(target: Target) -> list[Requirement]:
-    """Return the requirements of heterophony on such a board, with their lower bounds."""
+    """Return the requirements of heterophony that apply to a board."""
     return select_requirements(read_metadata(), target, {EXTRA})
 
 
 def select_requirements(metadata: str, target: Target, extras: set[str]) -> list[Requirement]:
-    """Return the requirements in a package's metadata that apply to such a board."""
+    """Return the requirements in a package's metadata that apply to a board."""
     found = []
     for text in HeaderParser().parsestr(metadata).get_all("Requires-Dist", []):
         requirement = Requirement(text)
@@ -197,7 +197,7 @@ def select_requirements(metadata: str, target: Target, extras: set[str]) -> list
 
 
 def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str = "") -> int:
-    """Download missing wheels for such boards into the folder; return how many were downloaded."""
+    """Download the missing wheels for boards of this kind; return how many were downloaded."""
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("*.whl"))
     needed: dict[NormalizedName, tuple[SpecifierSet, set[str]]] = {}
@@ -210,7 +210,8 @@ def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str
         open_names = [n for n in needed if n not in done and n not in SKIPPED_PACKAGES]
         missing = [n for n in open_names if find_wheel(folder, n, needed[n][0]) is None]
         if missing:
-            download(folder, [f"{n}{needed[n][0]}" for n in missing], target, index_url)
+            wanted = [f"{n}{needed[n][0]}" for n in missing]
+            download_wheels(folder, wanted, target, index_url)
         queue = []
         for name in open_names:
             done.add(name)
@@ -222,7 +223,7 @@ def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str
 
 
 def find_wheel(folder: Path, name: str, specifiers: SpecifierSet) -> Path | None:
-    """Return the newest wheel in the folder that a requirement allows; None if there is none."""
+    """Return the newest wheel of a package that the specifiers allow; None if there is none."""
     found = []
     for path in folder.glob("*.whl"):
         wheel_name, version, _, _ = parse_wheel_filename(path.name)
@@ -240,8 +241,10 @@ def read_wheel_metadata(path: Path) -> str:
         return archive.read(name).decode()
 
 
-def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
-    """Download wheels with pip; raise HeterophonyError with the line that explains a failure."""
+def download_wheels(
+    folder: Path, requirements: Iterable[str], target: Target, index_url: str
+) -> None:
+    """Download wheels for a board with pip; raise HeterophonyError with pip's error if that fails."""
     # -P: do not run a pip.py of the current folder
     words = [sys.executable, "-P", "-m", "pip", "download"]
     words += ["--no-deps", "--only-binary=:all:", "--quiet"]
@@ -278,11 +281,11 @@ class Installer:
 
     @classmethod
     def create(cls, wheels: Path) -> Installer:
-        """Build a wheel of this machine's code, to install it with the wheels in a folder."""
+        """Build a wheel of this machine's heterophony, to install with the wheels in a folder."""
         return cls(wheels, *build_own_wheel())
 
     def install(self, ssh: SshRunner, board: Board, facts: BoardFacts) -> str:
-        """Install this machine's code on the board; return a description of what was done."""
+        """Install heterophony on a board, unless it is up to date; return what was done."""
         state = call_board(ssh, board, "environment")
         target = Target.from_facts(facts)
         contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}
@@ -305,12 +308,12 @@ class Installer:
         return f"installed heterophony {answer['version']}"
 
     def digest(self, contents: dict[str, Content], board: Board) -> str:
-        """Return a digest of all files and the interpreter's name, to compare with the board's."""
+        """Return a digest of an installation: all its files, and the name of the board's Python."""
         files = {path: content.digest() for path, content in sorted(contents.items())}
         return hashlib.sha256(json.dumps([files, board.python]).encode()).hexdigest()
 
     def list_wheels(self, target: Target, board: Board) -> dict[str, Content]:
-        """Return the collected wheels for such a board; raise BoardError if one is missing or does not match."""
+        """Return the collected wheels for a board; raise BoardError if one is missing or does not match."""
         folder = self.wheels / target.folder_name
         wheels = sorted(folder.glob("*.whl"))
         check_wheels(wheels, target)
@@ -321,7 +324,7 @@ class Installer:
         return {f"wheels/{wheel.name}": Content(wheel) for wheel in wheels}
 
     def check_environment(self, versions: dict[str, str], target: Target, board: Board) -> None:
-        """Raise BoardError if the board's environment lacks a package or has a version that is too old."""
+        """Raise BoardError if the board's own environment lacks a package, or has it in an old version."""
         exact = [Requirement(f"torch=={board.torch}")] if board.torch else []
         for requirement in [*list_own_requirements(target), *exact]:
             version = versions.get(canonicalize_name(requirement.name))
@@ -329,6 +332,6 @@ class Installer:
                 found = "not there" if version is None else f"version {version}"
                 raise BoardError(
                     f"the environment of {board.python} lacks {requirement.name}"
-                    f"{requirement.specifier} ({found}); install it there, or set python to one"
-                    " outside of any environment"
+                    f"{requirement.specifier} ({found}); install it there, or set python to an"
+                    " interpreter outside a virtual environment"
                 )

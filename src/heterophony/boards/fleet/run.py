@@ -29,7 +29,7 @@ from .ssh import PRIVATE, ConnectionLostError, Content, SshRunner, push_files
 
 @dataclass
 class Preparation:
-    """Prepares boards, each in its own thread; every step can be repeated."""
+    """The steps that prepare the boards of a fleet for a run; each step can be repeated."""
 
     fleet: Fleet
     ssh: SshRunner
@@ -38,14 +38,14 @@ class Preparation:
     federation: Federation | None = None  # None: the clients' own data
     assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
     run: str = ""  # its name on the broker
-    trust: bool = False  # the run has an algorithm from outside, which its boards import
+    trust: bool = False  # boards may import an external algorithm that the run names
     facts: dict[str, steps.BoardFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.enroller = steps.Enroller(self.broker, self.fleet)
 
     def check(self, board: Board) -> str:
-        """Check the board and, if the broker is up, that the board can reach it."""
+        """Check that the board can take part and, if the broker is running, that it can reach it."""
         address, port = ("", 0)
         if self.broker.settings_file.exists() and self.broker.find_pid() is not None:
             address, port = steps.find_broker(self.fleet, self.broker)
@@ -55,7 +55,7 @@ class Preparation:
         return f"{facts.describe()}; {note}" if note else facts.describe()
 
     def install(self, board: Board) -> str:
-        """Install heterophony on the board, which is checked first unless it was checked before."""
+        """Install heterophony on the board, after a check if there was none; return what was done."""
         if board.name not in self.facts:
             self.check(board)
         return self.installer.install(self.ssh, board, self.facts[board.name])
@@ -65,7 +65,7 @@ class Preparation:
         return self.enroller.enrol(self.ssh, board)
 
     def copy_data(self, board: Board) -> str:
-        """Copy the shares of the board's own clients; delete the shares of other clients."""
+        """Copy the shares of the board's clients to it, and delete those of others; return what was done."""
         if self.federation is None:
             return f"has its own, in {board.data}"
         clients = self.assignment[board.name]
@@ -93,10 +93,10 @@ class Preparation:
         return self.start(board)
 
 
-def assign(
+def assign_clients_to_boards(
     fleet: Fleet, config: Config, federation: Federation | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return each board's clients; raise ConfigError if the boards' settings do not match the run's data."""
+    """Return each board's clients; raise ConfigError if a board's ``data`` contradicts the run's."""
     for board in fleet.boards:
         if bool(board.data) != (config.data.name == OWN_DATA):
             raise ConfigError(
@@ -118,7 +118,7 @@ Say = Callable[[str], None]
 
 
 def name_run(folder: RunFolder) -> str:
-    """Return the run's name on the broker: new for a new folder, so boards never mix two runs."""
+    """Return the run's name on the broker; each run folder has another, so boards never mix two runs."""
     path = folder.path / FLEET_FILE
     if not path.exists():
         write_json(path, {"run": f"{folder.path.absolute().name[:50]}-{secrets.token_hex(3)}"})
@@ -127,7 +127,7 @@ def name_run(folder: RunFolder) -> str:
 
 @dataclass
 class Supervisor:
-    """Watches the boards in a thread while the server runs."""
+    """Watches the boards of a fleet in a thread while the server runs."""
 
     preparation: Preparation
     waiting: set[str]  # boards that are not ready yet
@@ -151,7 +151,7 @@ class Supervisor:
                 thread.join()
 
     def supervise_board(self, board: Board) -> None:
-        """Prepare a board that was not ready; restart heterophony if it has died there."""
+        """Prepare a board that is not ready, or restart heterophony there if it has died."""
         try:
             if board.name in self.waiting:
                 self.preparation.prepare(board)
@@ -180,13 +180,13 @@ class Supervisor:
         self.say(f"{board.name}: heterophony {status.describe()}; restarting it")
 
     def say_once(self, board: Board, text: str) -> None:
-        """Print a line about a board unless it repeats the board's last line."""
+        """Print a line about a board, unless it is the same as the last line about this board."""
         if self.last_said.get(board.name) != text:
             self.last_said[board.name] = text
             self.say(f"{board.name}: {text}")
 
     def raise_failure(self) -> None:
-        """Raise EngineError if a board stopped for a reason that a restart does not fix."""
+        """Raise EngineError if a board has stopped for a reason that a restart cannot fix."""
         for name, why in self.failures.items():
             raise EngineError(
                 f"{name}: {why}; fix this and run the same command again: nothing is lost"
@@ -201,7 +201,7 @@ def serve_run(
     say: Say,
     on_event: Callable[[Event], None],
 ) -> Summary:
-    """Serve the run while the boards are watched. The caller holds the folder's lock."""
+    """Serve a run on a fleet, and watch its boards. The caller must hold the lock of the run folder."""
     broker = preparation.broker
     supervisor = Supervisor(preparation, waiting, say, config.faults.deadline is not None)
     thread = threading.Thread(target=supervisor.watch, daemon=True)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,16 +38,16 @@ REASONS = (  # texts of ssh, and what to do
 
 
 class BoardError(HeterophonyError):
-    """A problem with one board; the message does not repeat the board's name."""
+    """Raised for a problem with one board of a fleet; the message does not name the board."""
 
 
 class ConnectionLostError(BoardError):
-    """The board cannot be reached, or the connection broke."""
+    """Raised if a board cannot be reached by ssh, or if the connection broke."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The output, errors and exit code of a program on a board."""
+class ProgramResult:
+    """The exit code, output and errors of a program that ran on a board."""
 
     code: int
     out: bytes
@@ -54,7 +55,7 @@ class Answer:
 
 
 class SshRunner:
-    """Runs programs on boards over shared connections, until ``close``."""
+    """Runs programs on boards by ssh, over shared connections that ``close`` ends."""
 
     def __init__(self, config: Path | None = None) -> None:
         if shutil.which("ssh") is None:
@@ -73,7 +74,7 @@ class SshRunner:
         self.close()
 
     def make_command(self, target: str, *options: str) -> list[str]:
-        """Return the first words of an ssh command; the user's own ssh configuration applies."""
+        """Return an ssh command for this target, without the program to run there."""
         settings = {
             "BatchMode": "yes",  # never prompt: nobody can answer for ten boards
             "ConnectTimeout": str(CONNECT_SECONDS),
@@ -94,19 +95,21 @@ class SshRunner:
         words: Sequence[str],
         pieces: Iterable[bytes] = (),
         seconds: float = 180.0,
-    ) -> Answer:
-        """Run a program on the board with these bytes as its input; kill it after ``seconds``."""
+    ) -> ProgramResult:
+        """Run a program on the board with these bytes as its input; give up after ``seconds``."""
         self.used[board.name] = board.ssh
         # one string for the board's shell: every word is quoted
         command = [*self.make_command(board.ssh), shlex.join(words)]
-        code, out, err = exchange(command, pieces, seconds)
+        code, out, err = run_with_input(command, pieces, seconds)
         if code < 0:
             raise ConnectionLostError(
                 f"no answer within {seconds:.0f} s; try by hand: {board_command(board)}"
             )
         if code == CONNECTION_LOST:
-            raise ConnectionLostError(f"{explain(err)}; try by hand: {board_command(board)}")
-        return Answer(code, out, err)
+            raise ConnectionLostError(
+                f"{explain_ssh_error(err)}; try by hand: {board_command(board)}"
+            )
+        return ProgramResult(code, out, err)
 
     def close(self) -> None:
         """Close the shared ssh connections."""
@@ -117,12 +120,13 @@ class SshRunner:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-def exchange(
+def run_with_input(
     command: Sequence[str], pieces: Iterable[bytes], seconds: float
 ) -> tuple[int, bytes, str]:
     """Run an ssh command with this input; return its exit code, output and errors.
 
-    After ``seconds`` it is killed. Input and errors have their own threads, so no pipe can block.
+    After ``seconds``, the command is killed. Threads write the input and read the errors, so that no
+    pipe can block.
     """
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -149,7 +153,7 @@ def exchange(
 
 
 def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
-    """Write the input; ignore a broken pipe, because a program that exited early has printed why."""
+    """Write the input of an ssh command; stop if the command has exited, which its errors explain."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         for piece in pieces:
@@ -159,7 +163,7 @@ def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> No
 
 
 def read_errors(process: subprocess.Popen[bytes], errors: list[bytes]) -> None:
-    """Collect what an ssh process prints to stderr."""
+    """Append the error output of an ssh command to ``errors``."""
     assert process.stderr is not None
     with process.stderr:
         errors.append(process.stderr.read())
@@ -170,7 +174,7 @@ def board_command(board: Board) -> str:
     return f"ssh {shlex.quote(board.ssh)}"
 
 
-def explain(text: str) -> str:
+def explain_ssh_error(text: str) -> str:
     """Explain the error output of ssh in one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for words, reason in REASONS:
@@ -206,35 +210,31 @@ def call_board(
     pieces: Iterable[bytes] = (),
     seconds: float = 180.0,
 ) -> dict[str, Any]:
-    """Run one action on the board and return its answer; raise BoardError if it fails."""
+    """Run an action of ``boards/fleet/board`` on the board and return its answer.
+
+    Raise BoardError if the action fails there.
+    """
     sources = read_sources()
     content = {"action": action, "folder": board.folder, **(request or {})}
     words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
-    stream = join_input(sources, json.dumps(content).encode() + b"\n", pieces)
-    return read_answer(board, ssh.run(board, words, stream, seconds))
-
-
-def join_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
-    """Yield the input of an action on a board: its code, the request and the content of files."""
-    yield sources
-    yield request
-    yield from pieces
+    stream = chain([sources, json.dumps(content).encode() + b"\n"], pieces)
+    return parse_answer(board, ssh.run(board, words, stream, seconds))
 
 
 @cache
 def read_sources() -> bytes:
-    """Return the modules that run on a board as JSON, in the order of their imports."""
+    """Return the source code of the modules that run on a board as JSON, in the order of imports."""
     folder = files(__package__) / "board"
     texts = [(name, (folder / f"{name}.py").read_text()) for name in MODULES]
     return json.dumps(texts).encode()
 
 
-def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
-    """Return the content of a board's answer; raise BoardError if the action failed there."""
-    if answer.code in (NOT_FOUND, 126):
+def parse_answer(board: Board, result: ProgramResult) -> dict[str, Any]:
+    """Return the answer of an action on a board; raise BoardError if the action failed."""
+    if result.code in (NOT_FOUND, 126):
         raise BoardError(f"it has no Python named {board.python}; install Python 3.11 or newer")
-    # a shell may greet before: our answer is the last line
-    last = (answer.out.splitlines() or [b""])[-1]
+    # the shell may print a greeting first: our answer is the last line
+    last = (result.out.splitlines() or [b""])[-1]
     try:
         content: dict[str, Any] = json.loads(last)
         if "old" in content:
@@ -245,10 +245,10 @@ def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
             )
         if "problem" in content:
             raise BoardError(str(content["problem"]))
-        result: dict[str, Any] = content["answer"]
-        return result
+        answer: dict[str, Any] = content["answer"]
+        return answer
     except (ValueError, KeyError, TypeError):
-        what = explain(answer.err).removeprefix("ssh failed ")
+        what = explain_ssh_error(result.err).removeprefix("ssh failed ")
         raise BoardError(f"its Python ({board.python}) failed {what}") from None
 
 
@@ -259,7 +259,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class Content:
-    """The intended content of a file on a board: a local file, or bytes."""
+    """The content of a file to copy to a board: a local file, or bytes."""
 
     source: Path | bytes
     mode: int = 0o644
@@ -289,28 +289,16 @@ class Content:
 def push_files(
     ssh: SshRunner, board: Board, contents: Mapping[str, Content], only: Sequence[str] = ()
 ) -> int:
-    """Copy the files that differ; return how many were copied or deleted.
+    """Copy files to a board, unless it has them; return how many were copied or deleted.
 
-    In the folders of ``only``, all other files are deleted.
+    In the folders of ``only``, all other files on the board are deleted.
     """
     digests = {path: content.digest() for path, content in contents.items()}
     asked = call_board(ssh, board, "missing", {"files": digests, "only": list(only)}, seconds=600)
     missing = [path for path in contents if path in set(asked["missing"])]
     if not missing and not asked["others"]:
         return 0
-    return send_files(ssh, board, contents, digests, missing, only)
-
-
-def send_files(
-    ssh: SshRunner,
-    board: Board,
-    contents: Mapping[str, Content],
-    digests: Mapping[str, str],
-    missing: Sequence[str],
-    only: Sequence[str],
-) -> int:
-    """Copy those of the files that are missing; return how many were copied or deleted."""
-    files = [
+    entries = [
         {
             "path": path,
             "size": contents[path].size,
@@ -319,14 +307,8 @@ def send_files(
         }
         for path in missing
     ]
-    request = {"files": files, "only": list(only), "keep": list(contents)}
+    request = {"files": entries, "only": list(only), "keep": list(contents)}
     size = sum(contents[path].size for path in missing)
-    pieces = join_contents(contents[path] for path in missing)
+    pieces = chain.from_iterable(contents[path].iterate() for path in missing)
     answer = call_board(ssh, board, "receive", request, pieces, 120 + size / BYTES_PER_SECOND)
     return int(answer["received"]) + int(answer["deleted"])
-
-
-def join_contents(contents: Iterable[Content]) -> Iterator[bytes]:
-    """Yield the bytes of the files to copy, one file after another."""
-    for content in contents:
-        yield from content.iterate()

@@ -28,7 +28,7 @@ CLOCK_SECONDS = 60.0  # a clock that is off by more is reported
 
 @dataclass(frozen=True)
 class BoardFacts:
-    """The facts that a board reports, and how far its clock is from this machine's."""
+    """The facts that a board reports, and the offset of its clock from this machine's."""
 
     machine: str
     python: tuple[int, int, int]
@@ -52,7 +52,7 @@ class BoardFacts:
         return (int(parts[0]), int(parts[1])) if name == "glibc" and len(parts) > 1 else None
 
     def describe(self) -> str:
-        """Describe the board in one line."""
+        """Describe the board's hardware and software in one line."""
         heat = "" if self.temperature is None else f", {self.temperature:.0f} °C"
         python = ".".join(map(str, self.python))
         libc = " ".join(self.libc).strip() or "another libc"
@@ -64,14 +64,14 @@ class BoardFacts:
 
 
 def read_facts(ssh: SshRunner, board: Board, address: str = "", port: int = 0) -> BoardFacts:
-    """Read the board's facts; with a port, also whether it can reach the broker at that port."""
+    """Read a board's facts; with a port, also whether the board can reach the broker there."""
     begun = time.time()
     content = call_board(ssh, board, "facts", {"address": address, "port": port})
     return parse_facts(content, (begun + time.time()) / 2, (time.time() - begun) / 2)
 
 
 def parse_facts(content: Mapping[str, Any], now: float, uncertainty: float) -> BoardFacts:
-    """Convert a board's answer to facts; a clock offset within the uncertainty counts as 0."""
+    """Convert a board's answer to its facts; a clock offset within the uncertainty counts as 0."""
     offset = content["clock"] - now
     return BoardFacts(
         machine=str(content["machine"]),
@@ -91,7 +91,7 @@ def parse_facts(content: Mapping[str, Any], now: float, uncertainty: float) -> B
 
 
 def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 0) -> str:
-    """Raise BoardError if the board cannot take part; return a warning, or an empty string."""
+    """Raise BoardError if a board cannot take part; return a warning, or an empty string."""
     if facts.machine not in MACHINES:
         raise BoardError(
             f"its architecture is {facts.machine}; PyTorch has wheels for {' and '.join(MACHINES)} only:"
@@ -103,7 +103,7 @@ def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 
             " 2.28 or newer: use a newer system, or a container (docs/how-to/fleet.md)"
         )
     if not facts.writable:
-        raise BoardError(f"the folder {board.folder} cannot be written there")
+        raise BoardError(f"its folder {board.folder} is not writable")
     if facts.disk_free < MIN_DISK:
         raise BoardError(f"its disk is full: {facts.disk_free / 1e6:.0f} MB are free")
     check_memory(board, facts)
@@ -130,7 +130,7 @@ def check_memory(board: Board, facts: BoardFacts) -> None:
 
 
 def check_clock(facts: BoardFacts) -> str:
-    """Raise BoardError if the clock makes certificates invalid; return a warning if it is only inaccurate."""
+    """Raise BoardError if a board's clock makes certificates invalid; return a warning if it is inaccurate."""
     offset = facts.clock_offset
     if abs(offset) < CLOCK_SECONDS:
         return ""
@@ -144,7 +144,7 @@ def check_clock(facts: BoardFacts) -> str:
 
 
 def format_offset(seconds: float) -> str:
-    """Return a clock offset in words, as in ``3 hours``."""
+    """Format the offset of a board's clock, as in ``3 hours``."""
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -161,8 +161,8 @@ def read_log(ssh: SshRunner, board: Board, limit: int = MAX_LOG_BYTES) -> str:
     return str(answer["files"].get(LOG, ""))
 
 
-def collect(ssh: SshRunner, board: Board, folder: Path, facts: BoardFacts | None) -> str:
-    """Write the board's log and facts to a folder named after the board."""
+def collect_log(ssh: SshRunner, board: Board, folder: Path, facts: BoardFacts | None) -> str:
+    """Copy a board's log to a folder named after the board, with its facts; return what was done."""
     text = read_log(ssh, board)
     write_atomically(folder / board.name / LOG, text.encode(), durable=False)
     if facts is not None:
@@ -178,14 +178,14 @@ RENEWAL = timedelta(days=30)  # before it expires, an enrolment is replaced
 
 @dataclass
 class Enroller:
-    """Enrols boards one at a time, because enrolling a revoked name again restarts the broker."""
+    """Enrols boards at the broker one at a time, because that may restart the broker."""
 
     broker: Broker
     fleet: Fleet
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enrol(self, ssh: SshRunner, board: Board) -> str:
-        """Give the board a working enrolment; return a description of what was done."""
+        """Enrol a board, or update the broker's address in its enrolment; return what was done."""
         clients = self.fleet.clients_by_board.get(board.name, ())
         address, port = find_broker(self.fleet, self.broker)
         there = call_board(ssh, board, "enrolment")
@@ -198,7 +198,7 @@ class Enroller:
         return "unchanged"
 
     def is_current(self, name: str, certificate: str, clients: tuple[str, ...]) -> bool:
-        """Return True if the board has the stored certificate, for these clients, and it does not expire soon."""
+        """Return True if a board's certificate is the stored one, for these clients, and not about to expire."""
         store = self.broker.certificate_store
         known = {enrolled.name: enrolled for enrolled in store.list_enrolled()}
         enrolled = known.get(name)
@@ -210,7 +210,7 @@ class Enroller:
     def replace_enrolment(
         self, ssh: SshRunner, board: Board, clients: tuple[str, ...], address: str
     ) -> None:
-        """Make a new enrolment with a new key and copy it; the local file is deleted afterwards."""
+        """Make a new enrolment for a board and copy it there; no local file of it remains."""
         with self.lock, tempfile.TemporaryDirectory(dir=self.broker.folder) as folder:
             if board.name in {d.name for d in self.broker.certificate_store.list_enrolled()}:
                 self.broker.revoke(board.name)
@@ -220,7 +220,7 @@ class Enroller:
 
 
 def find_broker(fleet: Fleet, broker: Broker) -> tuple[str, int]:
-    """Return the address and port at which boards reach the broker."""
+    """Return the address and port at which the boards of a fleet reach the broker."""
     listen = broker.read_listen_settings()
     return fleet.address or select_advertised_address(listen.lan), listen.port
 
@@ -256,7 +256,7 @@ class ProcessStatus:
     last: str  # the last line of its log
 
     def describe(self) -> str:
-        """Describe the state of the board's process in one line."""
+        """Describe the state of heterophony's process in one line."""
         if self.running:
             return f"running; {self.last}" if self.last else "running"
         if not self.started:
@@ -269,7 +269,7 @@ class ProcessStatus:
 def make_board_words(
     board: Board, clients: Sequence[str], run: str, trust: bool = False
 ) -> list[str]:
-    """Return the arguments of ``heterophony`` with which this board takes part."""
+    """Return the arguments of ``heterophony`` with which a board takes part in a run."""
     words = ["board", "--enrolment", ENROLMENT_FILE, "--folder", "board"]
     words += ["--clients", ",".join(clients)] if clients else []
     words += ["--data", board.data] if board.data else ["--shares", SHARES_FOLDER]
@@ -279,8 +279,8 @@ def make_board_words(
     return [*words, "-c", f"engine.accelerator={board.accelerator}"]
 
 
-def make_unit(board: Board, words: Sequence[str]) -> str:
-    """Return the text of the systemd unit; the board fills in its own paths."""
+def format_unit(board: Board, words: Sequence[str]) -> str:
+    """Return the text of a board's systemd unit, in which the board replaces @PYTHON@ and @ROOT@."""
     limits = f"Nice={board.nice}\n" if board.nice else ""
     limits += f"MemoryMax={board.memory_mb}M\n" if board.memory_mb else ""
     limits += f"CPUQuota={board.cpu_percent}%\n" if board.cpu_percent else ""
@@ -292,14 +292,14 @@ def make_unit(board: Board, words: Sequence[str]) -> str:
 def start_process(
     ssh: SshRunner, board: Board, clients: Sequence[str], run: str, trust: bool = False
 ) -> str:
-    """Start heterophony in the background, unless it is running with the same arguments.
+    """Start heterophony on a board, unless it is running with the same arguments; return what was done.
 
     With ``trust``, the board imports an external algorithm that the server names.
     """
     words = make_board_words(board, clients, run, trust)
     request: dict[str, Any] = {"words": words, "nice": board.nice}
     if board.systemd:
-        request |= {"unit": name_unit(board), "text": make_unit(board, words)}
+        request |= {"unit": get_unit_name(board), "text": format_unit(board, words)}
     answer = call_board(ssh, board, "start-unit" if board.systemd else "start", request)
     return "started" if answer["changed"] else "was running"
 
@@ -307,17 +307,17 @@ def start_process(
 def stop_process(ssh: SshRunner, board: Board) -> str:
     """Stop heterophony on a board; return what was done."""
     action = "stop-unit" if board.systemd else "stop"
-    answer = call_board(ssh, board, action, {"unit": name_unit(board)})
+    answer = call_board(ssh, board, action, {"unit": get_unit_name(board)})
     return "stopped" if answer["changed"] else "was not running"
 
 
 def read_status(ssh: SshRunner, board: Board) -> ProcessStatus:
     """Return the state of heterophony's process on a board."""
     action = "unit-status" if board.systemd else "status"
-    content = call_board(ssh, board, action, {"unit": name_unit(board)})
+    content = call_board(ssh, board, action, {"unit": get_unit_name(board)})
     return ProcessStatus(content["running"], content["started"], content["code"], content["last"])
 
 
-def name_unit(board: Board) -> str:
+def get_unit_name(board: Board) -> str:
     """Return the name of the board's systemd unit."""
     return f"heterophony-{board.name}"

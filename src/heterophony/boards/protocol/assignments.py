@@ -13,7 +13,7 @@ from ...core.tensors import Tensors
 from ...engines.wire import EncodeOnce
 from ...jobs.plan import Job
 from . import job_codec
-from .blobs import BlobTransfer, Chunk, OutgoingBlob, ResendTimer, count_chunks
+from .blobs import Chunk, IncomingBlob, OutgoingBlob, ResendTimer, count_chunks
 from .message_fields import to_single_line
 from .messages import Assigned, BlobRef, Done, Failed, Message, Rejected, Taken, Want
 from .registry import BoardRegistry, RegisteredBoard
@@ -24,7 +24,7 @@ OutgoingMessages = list[Message | bytes]  # messages to one board; bytes are enc
 
 
 class ReplyRules(Protocol):
-    """Decides which replies are valid."""
+    """Decides which replies of boards are valid."""
 
     def check_reply(self, reply: Reply, job: Job) -> object:
         """Raise CodecError with the reason if the reply is not valid."""
@@ -34,7 +34,7 @@ class ReplyRules(Protocol):
 
 
 class LostJob(NamedTuple):
-    """A job that was given up, its board and the reason."""
+    """A job that was given up, the board it was assigned to, and the reason."""
 
     job: Job
     board: str
@@ -44,7 +44,7 @@ class LostJob(NamedTuple):
 
 @dataclass
 class OpenJob:
-    """A job without an accepted reply."""
+    """A job of the round whose reply has not been accepted yet."""
 
     job: Job
     assigned: Assigned
@@ -52,7 +52,7 @@ class OpenJob:
 
 
 class Assignments:
-    """The open jobs of a round, and the replies and losses so far."""
+    """The open jobs of a round on boards, and the replies and lost jobs so far."""
 
     rules: ReplyRules  # set before the first job is assigned
 
@@ -68,7 +68,7 @@ class Assignments:
 
     # Assign jobs ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
-        """Assign these jobs of round ``t`` in this order."""
+        """Assign the jobs of round ``t`` to boards, in this order."""
         if t != self.t:
             self.taken_ids, self.t = set(), t
         if not self.open_jobs:
@@ -84,7 +84,7 @@ class Assignments:
         self.give_up_jobs_of_shut_out_boards()
 
     def give_up_jobs_of_shut_out_boards(self) -> None:
-        """Give up the jobs of boards that are shut out, because these boards will not return."""
+        """Give up the open jobs of boards that are shut out, because these boards will not return."""
         for open_job in list(self.open_jobs.values()):
             board = self.registry.board_of_client.get(open_job.job.client, "")
             if why := self.registry.shut_out.get(board):
@@ -92,13 +92,13 @@ class Assignments:
                 del self.open_jobs[open_job.assigned.id]
 
     def add_blob(self, tensors: Tensors, _: int) -> BlobRef:
-        """Encode tensors as a blob; blobs are named by their content, so the key is ignored."""
+        """Encode the tensors of a job as a blob; the second argument, the key, is not needed."""
         outgoing = OutgoingBlob.from_bytes(encode_blob(tensors))
         self.outgoing_blobs[outgoing.blob.sha256] = outgoing
         return outgoing.blob
 
     def abandon_open_jobs(self) -> None:
-        """Accept no more replies to open jobs."""
+        """Close all open jobs, because the round is over: their replies are no longer accepted."""
         self.open_jobs.clear()
         self.outgoing_blobs.clear()
         for record in self.registry.boards.values():
@@ -112,7 +112,7 @@ class Assignments:
         ]
 
     def repeat_all(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Return all jobs and requests again for a board that may have forgotten them."""
+        """Return all open jobs and requests of a board again, because it may have lost them."""
         jobs = self.list_open_jobs(board)
         for open_job in jobs:
             open_job.resend_timer.reset(now)
@@ -120,7 +120,7 @@ class Assignments:
         return [*(open_job.assigned for open_job in jobs), *requests]
 
     def repeat_overdue(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Return jobs and requests that are due again because no answer has arrived."""
+        """Return the jobs and requests of a board that have been unanswered for too long."""
         jobs = [
             o.assigned for o in self.list_open_jobs(board) if o.resend_timer.advance_if_due(now)
         ]
@@ -129,7 +129,7 @@ class Assignments:
         return [*jobs, *record.current_transfer[1].repeat_overdue_request(now)]
 
     def answer_want(self, board: str, want: Want) -> OutgoingMessages:
-        """Return the wanted chunks, if they belong to one of the board's own jobs."""
+        """Return the chunks that a board requests, if they belong to one of its open jobs."""
         own = {
             b.sha256
             for o in self.list_open_jobs(board)
@@ -148,13 +148,13 @@ class Assignments:
         return [*outgoing.encode_wanted_chunks(want)]
 
     def record_blob(self, kind: str, board: str, blob: BlobRef, **details: Any) -> None:
-        """Record in the journal that tensors were sent to a board or a reply was received from it."""
+        """Record in the journal that tensors were ``sent`` to a board, or a reply ``received`` from it."""
         digest = blob.sha256[:16]
         self.registry.stats.record_fact(kind, board, bytes=blob.size, sha256=digest, **details)
 
     # Pull and check replies -----------------------------------------------------------------
     def find_own_job(self, board: str, message: Done | Failed) -> OpenJob | None:
-        """Return the open job of a message; raise CodecError if another board holds its client."""
+        """Return the open job of a board's message; raise CodecError if another board holds the client."""
         open_job = self.open_jobs.get(message.id)
         if open_job and self.registry.board_of_client.get(open_job.job.client) != board:
             raise CodecError(
@@ -165,7 +165,7 @@ class Assignments:
     def handle_done(
         self, board: str, record: RegisteredBoard, done: Done, now: float
     ) -> OutgoingMessages:
-        """Pull the announced reply; replies of one board are pulled one at a time."""
+        """Start to pull a reply that a board announced, unless another of its replies is being pulled."""
         open_job = self.find_own_job(board, done)
         if open_job is None:
             return self.answer_closed_job(done)
@@ -188,7 +188,7 @@ class Assignments:
         return self.start_next_transfer(record, now)
 
     def answer_closed_job(self, done: Done) -> OutgoingMessages:
-        """Answer the announcement of a reply whose job is not open: it was accepted, or is too late."""
+        """Answer the announcement of a reply that was already accepted, or arrives too late."""
         if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
@@ -196,14 +196,14 @@ class Assignments:
         return []  # a restarted server will assign this job again
 
     def start_next_transfer(self, record: RegisteredBoard, now: float) -> OutgoingMessages:
-        """Start pulling the next ready reply, unless the reply to another open job is being pulled."""
+        """Start to pull a board's next ready reply, unless a reply to an open job is being pulled."""
         if record.current_transfer and record.current_transfer[0].id not in self.open_jobs:
             record.current_transfer = None
         while record.current_transfer is None and record.ready_replies:
             done = record.ready_replies.pop(next(iter(record.ready_replies)))
             if done.id in self.open_jobs:
                 limit = self.rules.limit_reply_bytes(self.open_jobs[done.id].job)
-                transfer = BlobTransfer(done.reply, limit, now)
+                transfer = IncomingBlob(done.reply, limit, now)
                 record.current_transfer = done, transfer
                 return [*transfer.request_next()]
         return []
@@ -211,7 +211,7 @@ class Assignments:
     def handle_chunk(
         self, board: str, record: RegisteredBoard, chunk: Chunk, now: float
     ) -> OutgoingMessages:
-        """Add a chunk of a reply; after the last one, accept or reject the reply."""
+        """Add a chunk of a board's reply; after the last chunk, accept or reject the reply."""
         if record.current_transfer is None or not record.current_transfer[1].add_chunk(chunk, now):
             return []
         self.requested.append((board, len(chunk.data)))
@@ -220,8 +220,8 @@ class Assignments:
         if open_job is None:  # the job was given up meanwhile
             return self.start_next_transfer(record, now)
         open_job.resend_timer.reset(now)
-        content = transfer.incoming.assemble()
-        if content is None and transfer.incoming.digest_failures < MAX_ATTEMPTS:
+        content = transfer.assemble()
+        if content is None and transfer.digest_failures < MAX_ATTEMPTS:
             return [*transfer.request_next()]
         record.current_transfer = None
         answer = self.accept_or_reject(board, open_job, done, content, now)
@@ -230,7 +230,7 @@ class Assignments:
     def accept_or_reject(
         self, board: str, open_job: OpenJob, done: Done, content: bytes | None, now: float
     ) -> OutgoingMessages:
-        """Decode and check a complete reply; accept it, or reject it with the reason."""
+        """Decode and check a board's complete reply; accept it, or reject it with the reason."""
         try:
             if content is None:
                 raise CodecError("the reply does not have its announced sha256")
@@ -262,7 +262,7 @@ class Assignments:
     def reject_reply(
         self, board: str, open_job: OpenJob, why: str, now: float, diverged: bool = False
     ) -> OutgoingMessages:
-        """Reject a reply with the reason; assign its job again, or give it up."""
+        """Reject a board's reply with the reason; assign the job again, or give it up."""
         assigned = open_job.assigned
         rejection = Rejected(assigned.id, assigned.attempt, to_single_line(why))
         retried = self.retry_or_give_up(board, open_job, why, now, diverged=diverged)
@@ -288,7 +288,7 @@ class Assignments:
         *,
         diverged: bool,
     ) -> OutgoingMessages:
-        """Count the failure; assign the job again until its attempts are used up."""
+        """Count a failed attempt; assign the job again, or give it up after the last attempt."""
         job = open_job.job
         where = f"client {job.client}, round {job.t}, {job.kind}"
         self.registry.stats.record_rejected_reply(board, f"{where}: {why}")
@@ -303,5 +303,5 @@ class Assignments:
 
 
 def describe_unexpected_error(error: Exception) -> str:
-    """Describe an unforeseen error during the handling of a board's message."""
+    """Return the reason to record if a board's message causes an unexpected exception."""
     return f"it cannot be handled: {error!r}"

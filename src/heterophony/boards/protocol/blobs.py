@@ -20,13 +20,13 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Decides when to repeat a message that got no answer; the caller supplies the time."""
+    """Decides when to repeat a message without an answer; waits double, and the caller has the clock."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """Start over with the shortest wait, because the other side made progress."""
+        """Start again with the shortest wait, because the other side has answered."""
         self.wait_seconds = FIRST_WAIT
         self.due_at = now + self.wait_seconds
 
@@ -42,9 +42,8 @@ class ResendTimer:
 MAGIC = b"HETC"
 HEADER = struct.Struct(">4s32sI")
 CHECKSUM = struct.Struct(">I")
-CHUNK_BYTES = (
-    128 << 10
-)  # short enough for the keep-alive of a slow network, long enough to be cheap
+# short enough for the keep-alive of a slow network, long enough to be cheap
+CHUNK_BYTES = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def count_chunks(blob: BlobRef) -> int:
 
 
 class OutgoingBlob:
-    """A blob to send; ``read_range(offset, size)`` returns some of its bytes."""
+    """A blob to send in chunks; ``read_range(offset, size)`` returns a part of its bytes."""
 
     def __init__(self, blob: BlobRef, read_range: Callable[[int, int], bytes]) -> None:
         self.blob, self.read_range = blob, read_range
@@ -94,7 +93,7 @@ class OutgoingBlob:
         )
 
     def encode_wanted_chunks(self, want: Want) -> list[bytes]:
-        """Return the requested chunks, encoded."""
+        """Return the requested chunks of the blob, encoded."""
         if max(want.chunks) >= count_chunks(self.blob):
             raise CodecError(
                 f"chunk {max(want.chunks)} was requested, but the blob has {count_chunks(self.blob)}"
@@ -106,46 +105,56 @@ class OutgoingBlob:
 
 
 class IncomingBlob:
-    """A blob to receive. Only chunks that were requested and arrived take up memory."""
+    """A blob to receive in chunks, with a timer that repeats requests for missing chunks.
 
-    def __init__(self, blob: BlobRef, max_bytes: int) -> None:
+    Only the chunks that have arrived take up memory.
+    """
+
+    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
         if blob.size > max_bytes:
             raise CodecError(f"{blob.size} bytes are over the limit of {max_bytes}")
         self.blob, self.digest_failures = blob, 0
+        self.resend_timer = ResendTimer(now)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all chunks, so that the blob is pulled again from the start."""
+        """Delete all received chunks, so that the blob is requested again from its start."""
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
-    def request_next(self) -> tuple[int, ...]:
-        """Return the chunks to request now; none while more than half a window is outstanding."""
+    def request_next(self) -> list[Want]:
+        """Return the request for further chunks; none while more than half a window is outstanding."""
         if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
-            return ()
+            return []
         end = min(
             count_chunks(self.blob), self.next_index + MAX_WANTED_CHUNKS - len(self.outstanding)
         )
         new = range(self.next_index, end)
         self.outstanding.update(new)
         self.next_index = end
-        return tuple(new)
+        return [Want(self.blob.sha256, tuple(new))] if new else []
 
-    def list_outstanding(self) -> tuple[int, ...]:
-        """Return the requested chunks that have not arrived yet."""
-        return tuple(sorted(self.outstanding))
+    def repeat_request(self) -> list[Want]:
+        """Return the request for all outstanding chunks again; none if there are no such chunks."""
+        outstanding = tuple(sorted(self.outstanding))
+        return [Want(self.blob.sha256, outstanding)] if outstanding else []
 
-    def add_chunk(self, chunk: Chunk) -> bool:
-        """Add a chunk; return True if it was missing, False for repeated and foreign chunks."""
+    def repeat_overdue_request(self, now: float) -> list[Want]:
+        """Return the request for outstanding chunks again if no chunk has arrived for too long."""
+        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
+
+    def add_chunk(self, chunk: Chunk, now: float) -> bool:
+        """Add a chunk of the blob; return False if it was not missing or belongs to another blob."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
         if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
             raise CodecError(f"chunk {chunk.index} has the wrong size: {len(chunk.data)} bytes")
         self.outstanding.remove(chunk.index)
         self.received[chunk.index] = chunk.data
+        self.resend_timer.reset(now)
         return True
 
     def assemble(self) -> bytes | None:
-        """Return the blob if it is complete; if its sha256 is wrong, start over."""
+        """Return the bytes of the complete blob; None if chunks are missing, or after a wrong sha256."""
         if len(self.received) < count_chunks(self.blob):
             return None
         whole = b"".join(self.received[i] for i in range(count_chunks(self.blob)))
@@ -156,108 +165,73 @@ class IncomingBlob:
         return None
 
 
-class BlobTransfer:
-    """A blob that is being received. Chunks that arrived are never requested again."""
-
-    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
-        self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
-
-    @property
-    def blob(self) -> BlobRef:
-        """The blob that is being received."""
-        return self.incoming.blob
-
-    def request_next(self) -> list[Want]:
-        """Request further chunks of the blob if the window has room."""
-        return self.make_wants(self.incoming.request_next())
-
-    def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk of the blob; return True if it was missing."""
-        was_missing = self.incoming.add_chunk(chunk)
-        if was_missing:
-            self.resend_timer.reset(now)
-        return was_missing
-
-    def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Repeat the request for outstanding chunks if no chunk has arrived for a while."""
-        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
-
-    def repeat_request(self) -> list[Want]:
-        """Request all outstanding chunks again: the other side may have forgotten them."""
-        return self.make_wants(self.incoming.list_outstanding())
-
-    def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
-        """Return the message that requests these chunks; none if there are no chunks."""
-        return [Want(self.blob.sha256, indices)] if indices else []
-
-
-MAX_SPARE_BLOBS = 3  # kept although no job needs them, because the next one often does
+MAX_SPARE_BLOBS = 3  # kept although no job needs them now, because later jobs often do
 
 
 class BlobCache:
-    """Blobs by their sha256, and the transfer in progress."""
+    """A board's received blobs by their sha256, and the transfer in progress."""
 
     def __init__(self, max_blob_bytes: int) -> None:
         self.max_blob_bytes, self.blobs = max_blob_bytes, dict[str, bytes]()
-        self.current_transfer: BlobTransfer | None = None
+        self.current_transfer: IncomingBlob | None = None
 
     def has_all(self, *blobs: BlobRef) -> bool:
         """Return True if all these blobs have arrived."""
         return all(b.sha256 in self.blobs for b in blobs)
 
     def request_missing(self, needed: Iterable[BlobRef], now: float) -> list[Want]:
-        """Request chunks of the first missing blob, and delete blobs that are not needed."""
+        """Return the request for chunks of the first missing blob; delete blobs that are not needed."""
         needed_by_sha256 = {b.sha256: b for b in needed}
         missing = [b for sha256, b in needed_by_sha256.items() if sha256 not in self.blobs]
         if self.current_transfer and self.current_transfer.blob not in missing:
             self.current_transfer = None
         if self.current_transfer is None and missing:
-            self.current_transfer = BlobTransfer(missing[0], self.max_blob_bytes, now)
+            self.current_transfer = IncomingBlob(missing[0], self.max_blob_bytes, now)
         spare = [sha256 for sha256 in self.blobs if sha256 not in needed_by_sha256]
         for sha256 in spare[: max(0, len(spare) - MAX_SPARE_BLOBS)]:
             del self.blobs[sha256]
         return self.current_transfer.request_next() if self.current_transfer else []
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk; return True if the current transfer was missing it."""
+        """Add a chunk to the current transfer; return True if it was missing."""
         if self.current_transfer is None or not self.current_transfer.add_chunk(chunk, now):
             return False
-        content = self.current_transfer.incoming.assemble()
+        content = self.current_transfer.assemble()
         if content is not None:
             self.blobs[chunk.sha256] = content
             self.current_transfer = None
         return True
 
     def repeat_request(self) -> list[Want]:
-        """Request the outstanding chunks of the current transfer again."""
+        """Return the request for the outstanding chunks of the current transfer again."""
         return self.current_transfer.repeat_request() if self.current_transfer else []
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
-        """Request the outstanding chunks again if none has arrived for a while."""
+        """Return the request of the current transfer again if no chunk has arrived for too long."""
         return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
 
-    def drop_unanswered_transfer(self) -> BlobTransfer | None:
-        """Forget the current transfer and return it, unless a part of its blob has arrived."""
-        if self.current_transfer is None or self.current_transfer.incoming.received:
+    def drop_unanswered_transfer(self) -> IncomingBlob | None:
+        """Cancel and return the current transfer if no chunk of it has arrived; otherwise return None."""
+        if self.current_transfer is None or self.current_transfer.received:
             return None
         unanswered, self.current_transfer = self.current_transfer, None
         return unanswered
 
-    def keep_waiting(self, unanswered: BlobTransfer) -> None:
-        """Repeat the current request no sooner than that of the transfer before it."""
+    def keep_waiting(self, unanswered: IncomingBlob) -> None:
+        """Let the current transfer continue the timer of an unanswered one before it."""
         if self.current_transfer is not None:
             self.current_transfer.resend_timer = unanswered.resend_timer
 
 
 class GivenStore:
-    """Checkpoints that runs start from, by their sha256, in a folder that all runs of a board share."""
+    """The checkpoints that runs start from, by sha256, in a folder that all runs of a board share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.verified: set[Path] = set()
 
     def find(self, sha256: str) -> Path | None:
-        """Return the file of a checkpoint; None if this board does not have it undamaged."""
+        """Return the file of a checkpoint; None if this board lacks it or the file is damaged."""
         path = self.folder / f"{sha256}.safetensors"
         if path not in self.verified and path.is_file():
             with translate_disk_errors(path), open(path, "rb") as file:
@@ -273,7 +247,7 @@ class GivenStore:
 
 
 class ReplyStore:
-    """Replies that are kept until the server has reached a later round."""
+    """A board's finished replies on disk, kept until the server has reached a later round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -284,7 +258,7 @@ class ReplyStore:
                 self.load_file(path)
 
     def load_file(self, path: Path) -> None:
-        """Load a reply of an earlier start; delete a damaged one, which is then computed again."""
+        """Load a reply from an earlier start of the board; delete the file if it is damaged."""
         text, checksum, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
         try:
             done = messages.decode_message(text + b"\n" + checksum, Done)
@@ -308,7 +282,7 @@ class ReplyStore:
                 (self.folder / id).unlink(missing_ok=True)
 
     def find_reply(self, sha256: str) -> OutgoingBlob | None:
-        """Return the reply with this sha256, to be read from disk chunk by chunk; None if unknown."""
+        """Return the stored reply with this sha256 as a blob to send; None if there is none."""
         for done in self.announcements.values():
             if done.reply.sha256 == sha256:
                 return OutgoingBlob(done.reply, partial(self.read_range, done))

@@ -1,6 +1,6 @@
 """The board's side of the protocol: its jobs, from their arrival until the server accepts the reply.
 
-Methods return messages to the server; bytes among them are encoded blobs.
+Methods return messages to the server; bytes among them are encoded chunks of blobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OutgoingMessages = list[messages.Message | bytes]
 
 
 class JobQueue:
-    """Waiting jobs, the current job, and finished jobs until the server can no longer ask for them."""
+    """A board's jobs: waiting ones, the current one, and finished ones that the server may still ask for."""
 
     def __init__(
         self, reply_store: ReplyStore, given_store: GivenStore, max_blob_bytes: int, now: float
@@ -39,7 +39,7 @@ class JobQueue:
         self.announcement_timers = {k: ResendTimer(now) for k in reply_store.announcements}
 
     def handle_control(self, control: messages.Control, now: float) -> OutgoingMessages:
-        """Drop jobs and replies of rounds that the server has left."""
+        """Adopt the state of the run; drop jobs and replies of rounds that are over."""
         before, self.control = self.control, control
         if before is None or (before.start, before.t) != (control.start, control.t):
             self.failures.clear()
@@ -59,7 +59,7 @@ class JobQueue:
         return self.control is not None and self.control.state != "ended" and t >= self.control.t
 
     def handle_assigned(self, assigned: messages.Assigned, now: float) -> OutgoingMessages:
-        """Queue a job; if it was finished before, announce its reply again."""
+        """Queue a job that the server assigns; if it is already finished, announce its reply again."""
         if not self.is_round_open(assigned.t):
             return []
         self.handle_rejected(
@@ -79,7 +79,7 @@ class JobQueue:
 
     # Work -----------------------------------------------------------------------------------
     def take_next_job(self) -> Job | None:
-        """Start the next job whose tensors have arrived, training jobs first; None if there is none."""
+        """Return the next job whose tensors have arrived, training jobs first; None if there is none."""
         ready = [j for j in self.waiting.values() if self.blob_cache.has_all(j.tensors, j.average)]
         if self.current or not ready:
             return None
@@ -94,7 +94,7 @@ class JobQueue:
         return job_codec.make_job(assigned, tensors, average)
 
     def decode_blob(self, blob: messages.BlobRef) -> Tensors:
-        """Return the tensors of a blob that has arrived, decoded once for all jobs that share it."""
+        """Decode the tensors of a blob that has arrived, once for all jobs that share the blob."""
         content = self.blob_cache.blobs[blob.sha256]
         return self.tensor_cache.get(
             blob.sha256, lambda: codec.decode_blob(content, finite=False)[0]
@@ -136,7 +136,7 @@ class JobQueue:
 
     # Replies --------------------------------------------------------------------------------
     def answer_want(self, want: messages.Want, now: float) -> OutgoingMessages:
-        """Return chunks of a finished reply; postpone its next announcement."""
+        """Return the chunks of a stored reply that the server requests; postpone its next announcement."""
         outgoing = self.reply_store.find_reply(want.sha256)
         if outgoing is None:
             return []
@@ -146,11 +146,11 @@ class JobQueue:
         return [*outgoing.encode_wanted_chunks(want)]
 
     def handle_taken(self, id: str) -> None:
-        """Stop announcing a reply, but keep it, because the server might die before its commit."""
+        """Stop announcing an accepted reply, but keep it in case the server dies before its commit."""
         self.announcement_timers.pop(id, None)
 
     def handle_rejected(self, id: str, attempt: int) -> None:
-        """Drop the replies or failures of this attempt and earlier ones."""
+        """Drop the reply or failure of a rejected job, if it is of this attempt or an earlier one."""
         done = self.reply_store.announcements.get(id)
         if done and done.attempt <= attempt:
             self.drop_reply(id)
@@ -164,13 +164,13 @@ class JobQueue:
 
     # Blobs ----------------------------------------------------------------------------------
     def request_blobs(self, now: float) -> OutgoingMessages:
-        """Request chunks of the configuration, then of the tensors of the jobs in order."""
-        first = self.list_first_blobs()
+        """Request the missing blobs: the configuration, then the tensors of the waiting jobs in order."""
+        first = self.list_needed_first()
         needed = [b for job in self.waiting.values() for b in (job.tensors, job.average)]
         return [*self.blob_cache.request_missing([*first, *needed], now)]
 
-    def list_first_blobs(self) -> list[messages.BlobRef]:
-        """List the configuration and, unless this board has it on disk, the checkpoint of the run."""
+    def list_needed_first(self) -> list[messages.BlobRef]:
+        """List the blobs to request before those of jobs: the configuration and a missing checkpoint."""
         if self.control is None:
             return []
         given = (b for b in self.control.given if not self.given_store.find(b.sha256))
@@ -187,7 +187,7 @@ class JobQueue:
 
     # Repeat ---------------------------------------------------------------------------------
     def repeat_all(self, now: float) -> OutgoingMessages:
-        """Repeat all announcements and requests, after a new connection."""
+        """Return all announcements and requests again, after a new connection."""
         for timer in self.announcement_timers.values():
             timer.reset(now)
         return [
@@ -196,7 +196,7 @@ class JobQueue:
         ]
 
     def repeat_overdue(self, now: float) -> OutgoingMessages:
-        """Repeat announcements and requests that got no answer for a while."""
+        """Return the announcements and requests that have been unanswered for too long."""
         due = [
             self.reply_store.announcements[job]
             for job, timer in self.announcement_timers.items()
@@ -205,9 +205,9 @@ class JobQueue:
         return [*due, *self.repeat_overdue_request(now)]
 
     def repeat_overdue_request(self, now: float) -> OutgoingMessages:
-        """Repeat the request for a blob; if no part of it has arrived, request the blobs of other jobs first.
+        """Repeat the overdue request for a blob; if no chunk has arrived, try the blobs of other jobs first.
 
-        The server does not send the tensors of a job that is no longer open.
+        The server does not answer requests for the tensors of a job that is no longer open.
         """
         requests = self.blob_cache.repeat_overdue_request(now)
         if not requests or (unanswered := self.blob_cache.drop_unanswered_transfer()) is None:
@@ -221,7 +221,7 @@ class JobQueue:
 
 
 class BoardSession:
-    """One board in one run.
+    """The board's side of the protocol in one run: messages in, messages out.
 
     ``session`` is a new id at each start of the board; ``run_id`` is known from earlier starts.
     """
@@ -286,10 +286,6 @@ class BoardSession:
         self.welcomed, self.refusal_reason = False, ""
         return self.send_hello(now)
 
-    def take_next_job(self) -> Job | None:
-        """Start the next job that is ready; None while another one runs."""
-        return self.jobs.take_next_job()
-
     def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
         """Announce the reply of the current job."""
         return self.address_to_server(self.jobs.finish_current(reply, seconds, now))
@@ -303,7 +299,7 @@ class BoardSession:
         return self.address_to_server([messages.Metrics(values)])
 
     def make_status_publication(self, state: str) -> Publication:
-        """Return a message with the status ``here`` or ``gone``; ``gone`` is also the last will."""
+        """Return the board's status message, ``here`` or ``gone``; ``gone`` is also its last will."""
         topic = topics.make_board_topic(self.board, "status")
         payload = messages.encode_message(messages.Status(state, self.session))
         return Publication(topic, messages.add_run(self.run, payload), retain=True)
@@ -329,7 +325,7 @@ class BoardSession:
         return [*out, *hello, *self.address_to_server(self.jobs.repeat_overdue(now))]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; ignore it if it is damaged or not for this board."""
+        """Answer a message from the network; ignore it if it is damaged or not for this board."""
         try:
             address = topics.parse_topic(topic)
             run = address.run
@@ -362,7 +358,7 @@ class BoardSession:
         if control.run_id != self.run_id:
             self.replaced_by = control.run_id
             return []
-        if before and rank_control(control) < rank_control(before):
+        if before and rank_control_message(control) < rank_control_message(before):
             return []
         self.control = control
         out = self.address_to_server(self.jobs.handle_control(control, now))
@@ -374,7 +370,7 @@ class BoardSession:
     def handle_message(
         self, message: messages.Message, now: float
     ) -> list[messages.Message | bytes]:
-        """Answer a message to this board; ignore answers to an earlier start of board or server."""
+        """Answer a decoded message; ignore one that is meant for an earlier start of board or server."""
         match message:
             case messages.Welcome(session, start) if self.is_for_this_session(session, start):
                 self.welcomed, self.refusal_reason = True, ""
@@ -396,33 +392,28 @@ class BoardSession:
         return []
 
     def is_for_this_session(self, session: str, start: int) -> bool:
-        """Return True if an answer belongs to this start of the board and of the server."""
+        """Return True if the server's answer is for the current start of board and server."""
         current = self.control.start if self.control else None
         return (session, start) == (self.session, current)
 
     # Publish --------------------------------------------------------------------------------
     def send_hello(self, now: float) -> list[Publication]:
-        """Send the Hello, and restart the wait for its answer."""
+        """Return the board's Hello, and restart the timer that repeats it."""
         self.hello_timer.reset(now)
         return self.repeat_hello()
 
     def repeat_hello(self) -> list[Publication]:
-        """Return the Hello again unless it has been answered."""
+        """Return the board's Hello again, unless the server has answered it."""
         if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
         return self.address_to_server([replace(self.hello, start=self.control.start)])
 
     def address_to_server(self, items: Iterable[messages.Message | bytes]) -> list[Publication]:
-        """Wrap messages as publications to the server; bytes are encoded blobs."""
-        up, chunk = (topics.make_board_topic(self.board, c) for c in ("up", "up/chunk"))
-        return [
-            Publication(chunk, messages.add_run(self.run, item))
-            if isinstance(item, bytes)
-            else Publication(up, messages.add_run(self.run, messages.encode_message(item)))
-            for item in items
-        ]
+        """Wrap messages and encoded chunks as publications to the server."""
+        up = topics.make_board_topic(self.board, "up")
+        return messages.make_publications(self.run, up, items)
 
 
-def rank_control(control: messages.Control) -> tuple[int, int, int]:
+def rank_control_message(control: messages.Control) -> tuple[int, int, int]:
     """Return a key that sorts Control messages in the order in which servers send them."""
     return control.start, control.t, messages.RUN_STATES.index(control.state)

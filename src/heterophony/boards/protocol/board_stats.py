@@ -16,7 +16,7 @@ SECONDS_PER_LINE = 10.0  # after a burst
 
 @dataclass
 class TokenBucket:
-    """Limits the log lines about one subject; the allowance is refilled over time."""
+    """Limits how many log lines are written about one board; the allowance is refilled over time."""
 
     updated_at: float
     tokens: float = MAX_BURST_LINES
@@ -34,7 +34,7 @@ class TokenBucket:
 
 
 class RateLimitedLog:
-    """Log lines not read yet, with a rate limit per subject. The caller must use few subjects."""
+    """The server's log lines that were not taken yet, with a rate limit for each subject, such as a board."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -50,7 +50,7 @@ class RateLimitedLog:
         self.lines.append(line)
 
     def take_lines(self) -> list[str]:
-        """Return the log lines since the last call."""
+        """Return the log lines that were added since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
@@ -72,7 +72,7 @@ class BoardTimeline:
 
 
 class RoundTimeline:
-    """What every board did in the current round, since ``begin``."""
+    """The timelines of all boards in the current round."""
 
     def __init__(self) -> None:
         self.start = 0.0
@@ -87,17 +87,17 @@ class RoundTimeline:
         return self.boards.setdefault(board, BoardTimeline())
 
     def record_want(self, board: str, now: float) -> None:
-        """Record that a board asked for tensors of a job."""
+        """Record that a board requested tensors of a job."""
         timeline = self.get(board)
         timeline.first_want = now if timeline.first_want is None else timeline.first_want
         timeline.last_want = now
 
     def record_done(self, board: str, id: str, now: float) -> None:
-        """Record when a reply was announced for the first time."""
+        """Record when a board announced a reply for the first time."""
         self.get(board).announced.setdefault(id, now)
 
     def record_taken(self, board: str, assigned: Assigned, done: Done, now: float) -> None:
-        """Record that a reply was accepted: when it was computed and how long its transfer took."""
+        """Record the work and the transfer of a board's reply, which has just been accepted."""
         timeline = self.get(board)
         ready = timeline.announced.get(assigned.id, now)
         work = "train" if assigned.job == "train" else "evaluate"
@@ -108,27 +108,28 @@ class RoundTimeline:
         begun = max(self.start, ready - done.seconds)
         for what, a, b in ((work, begun, ready), ("send", ready, now)):
             if len(timeline.jobs) < MAX_SPANS:
-                timeline.jobs.append((what, assigned.client, self.place(a), self.place(b)))
+                times = self.to_round_time(a), self.to_round_time(b)
+                timeline.jobs.append((what, assigned.client, *times))
 
-    def place(self, when: float) -> float:
-        """Return the seconds since the round started."""
+    def to_round_time(self, when: float) -> float:
+        """Return the seconds from the start of the round to a time on the server's clock."""
         return round(max(0.0, when - self.start), 3)
 
     def describe(
         self, board: str, now: float, sent: int, received: int, metrics: Mapping[str, float]
     ) -> BoardRound:
-        """Return the board's part of the round's event; the board itself reported the ``metrics``."""
+        """Return a board's part of the round's event; ``metrics`` are its own measurements."""
         timeline = self.get(board)
         spans = list(timeline.jobs)
         if timeline.first_want is not None:
-            asked = self.place(timeline.first_want), self.place(timeline.last_want)
-            spans.insert(0, ("receive", "", *asked))
+            first = self.to_round_time(timeline.first_want)
+            spans.insert(0, ("receive", "", first, self.to_round_time(timeline.last_want)))
         moving = [(s[2], s[3]) for s in spans if s[0] in ("receive", "send")]
-        busy = measure_union((s[2], s[3]) for s in spans)
+        busy = measure_covered_time((s[2], s[3]) for s in spans)
         out: BoardRound = {
             "train": round(timeline.train, 3),
             "evaluate": round(timeline.evaluate, 3),
-            "transfer": round(measure_union(moving), 3),
+            "transfer": round(measure_covered_time(moving), 3),
             "wait": round(max(0.0, now - self.start - busy), 3),
             "bytes_down": sent,
             "bytes_up": received,
@@ -140,8 +141,8 @@ class RoundTimeline:
         return out
 
 
-def measure_union(intervals: Iterable[Interval]) -> float:
-    """Return the total time that these intervals of work or transfer cover."""
+def measure_covered_time(intervals: Iterable[Interval]) -> float:
+    """Return the total time that a board's intervals of work or transfer cover."""
     total, end = 0.0, float("-inf")
     for a, b in sorted(intervals):
         total += max(0.0, b - max(a, end))
@@ -156,18 +157,18 @@ MAX_REPORTED_SECONDS = 1e9
 
 
 class RecordFact(Protocol):
-    """A function that records a fact in the journal: its kind, the board and details."""
+    """A function that records a fact about a run on boards in its journal."""
 
     def __call__(self, kind: str, board: str = "-", **details: Any) -> None: ...
 
 
 def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
-    """Ignore a fact about a board, for runs without a journal."""
+    """Do not record a fact about a board, because the run has no journal."""
 
 
 @dataclass
 class BoardCounters:
-    """The counters of one board, or of all unadmitted boards beyond the limit together."""
+    """The counters of one board, or of all unadmitted boards over the limit together."""
 
     admitted: bool = False  # whether it holds clients of the run
     state: str = "arriving"  # arriving, expected, here, gone, refused or shut_out
@@ -188,7 +189,7 @@ class BoardCounters:
 
 
 class BoardStats:
-    """The counters of all boards; the caller sets ``now`` before each message."""
+    """The counters, log and timelines of all boards; the caller sets ``now`` before each message."""
 
     def __init__(self, expected: Iterable[str], now: float = 0.0) -> None:
         self.now, self.log = now, RateLimitedLog()
@@ -209,7 +210,7 @@ class BoardStats:
 
     # Connections ----------------------------------------------------------------------------
     def record_welcome(self, board: str, clients: Sequence[str], returned: bool) -> None:
-        """Record that a board takes part; ``returned``: it was away or has restarted."""
+        """Record that a board takes part; ``returned`` if it was disconnected or restarted before."""
         counters = self.get_counters(board)
         if counters is self.other_counters:
             counters = self.counters[board] = BoardCounters()
@@ -247,7 +248,7 @@ class BoardStats:
             counters.state, counters.since = "arriving", self.now
 
     def record_refusal(self, board: str, why: str) -> None:
-        """Record that a Hello was refused; a board that already takes part continues."""
+        """Record that a board's Hello was refused; a board that already takes part may continue."""
         counters = self.get_counters(board)
         if counters.state not in ("here", "refused"):
             counters.state, counters.since = "refused", self.now
@@ -255,7 +256,7 @@ class BoardStats:
         self.record_problem(counters, board, f"board {board} is refused", why)
 
     def record_shut_out(self, board: str, why: str) -> None:
-        """Record that messages of a board are no longer accepted."""
+        """Record that no more messages are accepted from a board."""
         counters = self.get_counters(board)
         counters.state, counters.since = "shut_out", self.now
         counters.wrong += 1
@@ -265,14 +266,6 @@ class BoardStats:
         self.record_fact("shut_out", board, why=counters.last_reason)
 
     # Messages and work ----------------------------------------------------------------------
-    def count_received(self, board: str, size: int) -> None:
-        """Count the bytes of a message from a board."""
-        self.get_counters(board).bytes_up += size
-
-    def count_sent(self, board: str, size: int) -> None:
-        """Count the bytes of a message to a board."""
-        self.get_counters(board).bytes_down += size
-
     def record_taken_reply(self, board: str, assigned: Assigned, done: Done) -> None:
         """Record that a board's reply was accepted."""
         counters = self.get_counters(board)
@@ -281,7 +274,7 @@ class BoardStats:
         self.timeline.record_taken(board, assigned, done, self.now)
 
     def record_rejected_reply(self, board: str, why: str) -> None:
-        """Record that a reply was rejected, or that a job failed."""
+        """Record that a board's reply was rejected, or that its job failed."""
         counters = self.get_counters(board)
         counters.refused += 1
         self.record_problem(counters, board, f"board {board}: job failed", why)
@@ -299,6 +292,6 @@ class BoardStats:
         self.record_fact("refused", board, why=counters.last_reason)
 
     def log_line(self, board: str, line: str) -> None:
-        """Log a line; all unadmitted boards share one rate limit."""
+        """Log a line about a board; all unadmitted boards share one rate limit."""
         subject = board if self.get_counters(board).admitted else ""
         self.log.add_line(subject, line, self.now)

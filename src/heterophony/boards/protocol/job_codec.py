@@ -23,7 +23,7 @@ ASIDE_PREFIX = "aside:"  # prefix of personal tensors, which are sent only to me
 
 
 def make_assigned(run_id: str, job: Job, tensors: BlobRef, average: BlobRef) -> Assigned:
-    """Return the message that assigns a job. Its id is a digest of the run's id and all other fields."""
+    """Return the message that assigns a job to a board; its id is a digest of all its content."""
     assigned = Assigned(
         "", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0
     )
@@ -32,7 +32,7 @@ def make_assigned(run_id: str, job: Job, tensors: BlobRef, average: BlobRef) -> 
 
 
 def make_job(assigned: Assigned, tensors: Tensors, average: Tensors) -> Job:
-    """Return the job that a message assigns, with its tensors."""
+    """Return the job that a board's server assigned, with the tensors that have arrived."""
     kind: Any = assigned.job
     return Job(
         kind=kind,
@@ -46,9 +46,9 @@ def make_job(assigned: Assigned, tensors: Tensors, average: Tensors) -> Job:
 
 
 def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
-    """Encode a reply. It has personal tensors only if the run asks for them, to measure G.
+    """Encode a board's reply, with personal tensors only if the run requests them to measure G.
 
-    Its duration is left out too, so equal work gives equal bytes.
+    The duration of the job is left out, so equal work gives equal bytes.
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
     scalars = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
@@ -58,7 +58,7 @@ def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
 
 
 def decode_reply(blob: bytes, assigned: Assigned, seconds: float) -> Reply:
-    """Decode the reply to a job; raise CodecError if it is malformed or not finite."""
+    """Decode a board's reply to a job; raise CodecError if it is malformed or not finite."""
     tensors, content = codec.decode_blob(blob)
     header = parse_record(ReplyHeader, content, "a reply")
     if (header.client, header.kind, header.turn) != (assigned.client, assigned.job, assigned.turn):

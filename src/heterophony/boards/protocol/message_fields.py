@@ -6,7 +6,6 @@ and returns it, or raises a ValueError that says what is wrong.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -24,89 +23,47 @@ MAX_SECONDS = 1e9  # 30 years
 
 
 # Rules --------------------------------------------------------------------------------------
-def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
-    """Return the rule for a message field that is a string and matches a pattern."""
+def make_rule(is_valid: Callable[[Any], bool], what: str) -> FieldRule:
+    """Return the rule for a message field that is ``what``, as ``is_valid`` decides."""
 
-    def rule(value: Any) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
+    def rule(value: Any) -> Any:
+        if not is_valid(value):
             raise ValueError(f"is not {what}")
         return value
 
     return rule
 
 
-def text(max_length: int) -> FieldRule:
-    """Return the rule for a message field that is one printable line.
-
-    Such a line has no characters that move the cursor or are invisible.
-    """
-
-    def rule(value: Any) -> str:
-        if not isinstance(value, str) or len(value) > max_length or not value.isprintable():
-            raise ValueError(f"is not a line of at most {max_length} characters")
-        return value
-
-    return rule
+def make_pattern_rule(pattern: re.Pattern[str], what: str) -> FieldRule:
+    """Return the rule for a message field that is a string and matches a pattern."""
+    return make_rule(lambda v: isinstance(v, str) and bool(pattern.fullmatch(v)), what)
 
 
-def check_string(value: Any) -> str:
-    """Check that a message field is text."""
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    return value
+def make_text_rule(max_length: int) -> FieldRule:
+    """Return the rule for a message field that is one line without control characters."""
+    return make_rule(
+        lambda v: isinstance(v, str) and len(v) <= max_length and v.isprintable(),
+        f"a line of at most {max_length} characters",
+    )
 
 
-def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
+def make_integer_rule(low: int = 0, high: int = 1 << 53) -> FieldRule:
     """Return the rule for a message field that is a whole number in a range."""
-
-    def rule(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"is not a whole number from {low} to {high}")
-        return value
-
-    return rule
+    what = f"a whole number from {low} to {high}"
+    return make_rule(lambda v: type(v) is int and low <= v <= high, what)
 
 
-def check_finite(value: Any) -> float:
-    """Check that a message field is a finite number; an int stays an int."""
-    if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
-        raise ValueError("is not a finite number")
-    return value  # type: ignore[no-any-return]
-
-
-def check_duration(value: Any) -> float:
-    """Check that a message field is a number of seconds: not negative, and small enough to add up."""
-    if not 0 <= check_finite(value) <= MAX_SECONDS:
-        raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
-    return value  # type: ignore[no-any-return]
-
-
-def check_boolean(value: Any) -> bool:
-    """Check that a message field is true or false."""
-    if type(value) is not bool:
-        raise ValueError("is not true or false")
-    return value
-
-
-def check_date(value: Any) -> datetime:
-    """Rule of an enrolment's field that is a date and time with a time zone."""
-    if type(value) is not datetime or value.tzinfo is None:
-        raise ValueError("is not a date and time with a time zone")
-    return value
-
-
-def one_of(*words: str) -> FieldRule:
+def make_choice_rule(*words: str) -> FieldRule:
     """Return the rule for a message field that is one of these words."""
-
-    def rule(value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise ValueError(f"is not one of {', '.join(words)}")
-        return value
-
-    return rule
+    return make_rule(lambda v: isinstance(v, str) and v in words, f"one of {', '.join(words)}")
 
 
-def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRule:
+def is_finite(value: Any) -> bool:
+    """Return True if the value of a message field is a finite number."""
+    return type(value) in (int, float) and abs(value) <= 1e300
+
+
+def make_list_rule(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRule:
     """Return the rule for a message field that is a list; its length is checked before its elements."""
 
     def rule(value: Any) -> tuple[Any, ...]:
@@ -117,7 +74,7 @@ def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRu
     return rule
 
 
-def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
+def make_object_rule(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
     """Return the rule for a message field that is an object whose keys and values follow these rules."""
 
     def rule(value: Any) -> dict[str, Any]:
@@ -128,7 +85,7 @@ def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule
     return rule
 
 
-def record_of(cls: type[T]) -> FieldRule:
+def make_record_rule(cls: type[T]) -> FieldRule:
     """Return the rule for a message field that is itself an object with exactly the fields of ``cls``."""
 
     def rule(value: Any) -> T:
@@ -139,7 +96,7 @@ def record_of(cls: type[T]) -> FieldRule:
 
 # Records ------------------------------------------------------------------------------------
 def parse_fields(cls: type[T], content: Any) -> T:
-    """Build a message or a part of one from an object; raise ValueError if a field is wrong."""
+    """Build an instance of ``cls`` from a decoded object; raise ValueError if a field breaks its rule."""
     rules = read_field_rules(cls)  # type: ignore[arg-type]
     if isinstance(content, cls):
         content = {name: getattr(content, name) for name in rules}
@@ -150,13 +107,13 @@ def parse_fields(cls: type[T], content: Any) -> T:
 
 @cache
 def read_field_rules(cls: type) -> dict[str, FieldRule]:
-    """Return the rules with which the fields of a class are annotated."""
+    """Return the rules with which the fields of a message class are annotated."""
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
 
 
 def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
-    """Apply the rule of a message field; add the field's name to its error."""
+    """Apply the rule of a message field; raise ValueError with the field's name if it fails."""
     try:
         return rule(value)
     except ValueError as error:
@@ -164,7 +121,7 @@ def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
 
 
 def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
-    """Build a message from its decoded content; raise CodecError if a field is wrong."""
+    """Build a message from a decoded object; raise CodecError if a field breaks its rule."""
     try:
         return parse_fields(cls, content)
     except ValueError as error:
@@ -172,27 +129,39 @@ def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
 
 
 def to_single_line(words: object) -> str:
-    """Convert any text to one printable line that fits a ``Text`` field."""
+    """Convert any object to one printable line that fits into a ``Text`` field of a message."""
     return "".join(c if c.isprintable() else " " for c in str(words)[:MAX_TEXT_LENGTH])
 
 
 # Types of fields ----------------------------------------------------------------------------
-KEY_RULE = matching(re.compile(r"[A-Za-z0-9_./ -]{1,128}"), "a name of a fact or number")
-Sha256 = Annotated[str, matching(re.compile("[0-9a-f]{64}"), "a sha256")]
+KEY_RULE = make_pattern_rule(re.compile(r"[A-Za-z0-9_./ -]{1,128}"), "a name of a fact or number")
+Sha256 = Annotated[str, make_pattern_rule(re.compile("[0-9a-f]{64}"), "a sha256")]
 OptionalSha256 = Annotated[
-    str, matching(re.compile("([0-9a-f]{64})?"), "a sha256 or an empty string")
+    str, make_pattern_rule(re.compile("([0-9a-f]{64})?"), "a sha256 or an empty string")
 ]
-TopicName = Annotated[str, matching(NAME_PATTERN, "a name for topics")]
-ClientName = Annotated[str, text(256)]
-Text = Annotated[str, text(MAX_TEXT_LENGTH)]
-AnyString = Annotated[str, check_string]
-Count = Annotated[int, integer()]
-Port = Annotated[int, integer(1, 65535)]
-Date = Annotated[datetime, check_date]
-Boolean = Annotated[bool, check_boolean]
-FiniteNumber = Annotated[float, check_finite]
-Seconds = Annotated[float, check_duration]
-NumberMap = Annotated[Mapping[str, float], mapping_of(KEY_RULE, check_finite, 256)]
-TextMap = Annotated[Mapping[str, str], mapping_of(KEY_RULE, text(200), 32)]
-Integers = Annotated[tuple[int, ...], list_of(integer(), 1000)]
-JobKind = Annotated[str, one_of("train", "evaluate", "join")]
+TopicName = Annotated[str, make_pattern_rule(NAME_PATTERN, "a name for topics")]
+ClientName = Annotated[str, make_text_rule(256)]
+Text = Annotated[str, make_text_rule(MAX_TEXT_LENGTH)]
+AnyString = Annotated[str, make_rule(lambda v: isinstance(v, str), "text")]
+Count = Annotated[int, make_integer_rule()]
+Port = Annotated[int, make_integer_rule(1, 65535)]
+Date = Annotated[
+    datetime,
+    make_rule(
+        lambda v: type(v) is datetime and v.tzinfo is not None, "a date and time with a time zone"
+    ),
+]
+Boolean = Annotated[bool, make_rule(lambda v: type(v) is bool, "true or false")]
+FINITE_RULE = make_rule(is_finite, "a finite number")
+FiniteNumber = Annotated[float, FINITE_RULE]
+Seconds = Annotated[
+    float,
+    make_rule(
+        lambda v: is_finite(v) and 0 <= v <= MAX_SECONDS,
+        f"a number of seconds from 0 to {MAX_SECONDS:g}",
+    ),
+]
+NumberMap = Annotated[Mapping[str, float], make_object_rule(KEY_RULE, FINITE_RULE, 256)]
+TextMap = Annotated[Mapping[str, str], make_object_rule(KEY_RULE, make_text_rule(200), 32)]
+Integers = Annotated[tuple[int, ...], make_list_rule(make_integer_rule(), 1000)]
+JobKind = Annotated[str, make_choice_rule("train", "evaluate", "join")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -28,20 +28,20 @@ from .message_fields import (
     Text,
     TextMap,
     TopicName,
-    integer,
-    list_of,
-    one_of,
+    make_choice_rule,
+    make_integer_rule,
+    make_list_rule,
+    make_record_rule,
+    make_text_rule,
     parse_record,
-    record_of,
-    text,
 )
-from .topics import PROTOCOL_VERSION
+from .topics import PROTOCOL_VERSION, Publication
 
 MAX_RUN_BYTES = 64  # longest name of a run
 
 
 def encode_frame(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of an object; equal objects give equal bytes."""
+    """Encode an object as a frame; equal objects give equal bytes."""
     return add_checksum(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
@@ -51,7 +51,7 @@ def add_checksum(text: bytes) -> bytes:
 
 
 def decode_frame(payload: bytes) -> dict[str, Any]:
-    """Return the object in a frame whose length the caller has checked."""
+    """Decode the object in a frame; raise CodecError if the frame is damaged."""
     text = payload[:-9]
     if add_checksum(text) != payload:
         raise CodecError("a message was damaged in transit")
@@ -65,7 +65,7 @@ def decode_frame(payload: bytes) -> dict[str, Any]:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object; raise ValueError if a key occurs twice, as readers could then disagree on it."""
+    """Return a decoded JSON object; raise ValueError if a key occurs twice."""
     content = dict(pairs)
     if len(content) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -73,12 +73,12 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def add_run(run: str, payload: bytes) -> bytes:
-    """Return the bytes for a board's topic: the name of the run, a line feed, the payload."""
+    """Prefix a payload with the name of its run, as all messages on a board's topics are."""
     return run.encode() + b"\n" + payload
 
 
 def split_run(payload: bytes) -> tuple[str, bytes]:
-    """Return the run's name and the rest; raise CodecError if the bytes do not begin with a name."""
+    """Split a payload into the name of its run and the rest; raise CodecError if there is no name."""
     end = payload.find(b"\n", 0, MAX_RUN_BYTES + 1)
     run = payload[: max(end, 0)].decode("latin-1")
     if not NAME_PATTERN.fullmatch(run):
@@ -95,23 +95,23 @@ RUN_STATES = ("waiting", "running", "ended")  # in the order in which a server e
 # Records within messages and replies --------------------------------------------------------
 @dataclass(frozen=True)
 class BlobRef:
-    """Identifies bytes by their content, to pull them in chunks."""
+    """The sha256 and size of a blob, by which the other side requests its chunks."""
 
     sha256: Sha256
-    size: Annotated[int, integer(1, 1 << 40)]
+    size: Annotated[int, make_integer_rule(1, 1 << 40)]
 
     @staticmethod
     def from_bytes(content: bytes) -> BlobRef:
-        """Return the digest and size by which a blob is identified."""
+        """Return the reference to a blob with this content."""
         return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
 
 
-BlobRefField = Annotated[BlobRef, record_of(BlobRef)]
+BlobRefField = Annotated[BlobRef, make_record_rule(BlobRef)]
 
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """A client on a board: the size and format of its data, never the data."""
+    """The size and format of the data of a client on a board, without the data."""
 
     name: ClientName
     train: Count
@@ -122,8 +122,8 @@ class ClientSummary:
     shape: Integers
     classes: Count
     # type of the stored examples
-    type: Annotated[str, one_of("uint8", "float32", "int64", "int32")] = "uint8"
-    record: Annotated[str, text(4096)] = ""  # the arrays of packed examples, as JSON
+    type: Annotated[str, make_choice_rule("uint8", "float32", "int64", "int32")] = "uint8"
+    record: Annotated[str, make_text_rule(4096)] = ""  # the arrays of packed examples, as JSON
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ReplyHeader:
 # Messages -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Message:
-    """Base of all messages."""
+    """Base of all messages of the protocol."""
 
     max_bytes: ClassVar[int] = MAX_BYTES
 
@@ -159,36 +159,41 @@ class Control(Message):
     run: TopicName
     run_id: TopicName  # random: a new run with the same name has a different one
     start: Count  # how often the server has started
-    state: Annotated[str, one_of(*RUN_STATES)]
+    state: Annotated[str, make_choice_rule(*RUN_STATES)]
     t: Count
     rounds: Count
     oldest: Count
     config: BlobRefField
-    given: Annotated[tuple[BlobRef, ...], list_of(record_of(BlobRef), 1)] = ()  # initial weights
+    given: Annotated[
+        tuple[BlobRef, ...], make_list_rule(make_record_rule(BlobRef), 1)
+    ] = ()  # initial weights
 
 
 @dataclass(frozen=True)
 class Status(Message):
     """From a board, retained, and also its last will: whether the board is connected."""
 
-    state: Annotated[str, one_of("here", "gone")]
+    state: Annotated[str, make_choice_rule("here", "gone")]
     session: TopicName  # changes with each start of the board
 
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """From a board: the clients it holds, its version and its hardware."""
+    """From a board: its clients, its version of heterophony and its hardware."""
 
     max_bytes: ClassVar[int] = MAX_HELLO_BYTES
     session: TopicName
     start: Count  # number of the server's start that the Hello is meant for
-    version: Annotated[str, text(64)]  # version of heterophony
+    version: Annotated[str, make_text_rule(64)]  # version of heterophony
     config_sha256: Sha256
     clients: Annotated[
-        tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, min_length=1)
+        tuple[ClientSummary, ...],
+        make_list_rule(make_record_rule(ClientSummary), 1024, min_length=1),
     ]
     hardware: TextMap = field(default_factory=dict)
-    folder_id: Annotated[str, text(64)] = ""  # id of the folder with the clients' memories
+    folder_id: Annotated[str, make_text_rule(64)] = (
+        ""  # id of the folder with the clients' memories
+    )
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """From the server: the board may not take part, and why."""
+    """From the server: the board may not take part, with the reason."""
 
     session: TopicName
     start: Count
@@ -210,7 +215,7 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Assigned(Message):
-    """From the server: a job for a client. The id is a digest of the content, so equal jobs share it."""
+    """From the server: a job for a client. The id is a digest of the content; equal jobs have equal ids."""
 
     id: Sha256
     client: ClientName
@@ -236,11 +241,12 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Want(Message):
-    """From either side: send these chunks of a blob. It also acknowledges and resumes transfers."""
+    """From either side: the request for chunks of a blob, which also acknowledges earlier chunks."""
 
     sha256: Sha256
     chunks: Annotated[
-        tuple[int, ...], list_of(integer(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1)
+        tuple[int, ...],
+        make_list_rule(make_integer_rule(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1),
     ]
 
 
@@ -253,7 +259,7 @@ class Taken(Message):
 
 @dataclass(frozen=True)
 class Rejected(Message):
-    """From the server: the reply is not accepted, and why; the board deletes it."""
+    """From the server: the reply is rejected, with the reason; the board deletes the reply."""
 
     id: Sha256
     attempt: Count
@@ -262,7 +268,7 @@ class Rejected(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """From a board: the job failed, and why; ``again``: another attempt can help."""
+    """From a board: the job failed, with the reason; ``again`` is true if another attempt can help."""
 
     id: Sha256
     attempt: Count
@@ -272,7 +278,7 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Metrics(Message):
-    """From a board: numbers for live display; they do not influence the run."""
+    """From a board: its measurements, to be displayed; they do not influence the run."""
 
     values: NumberMap
 
@@ -280,6 +286,16 @@ class Metrics(Message):
 FROM_SERVER = (Welcome, Refused, Assigned, Want, Taken, Rejected)
 FROM_BOARD = (Hello, Done, Want, Failed, Metrics)
 M = TypeVar("M", bound=Message)
+
+
+def make_publications(run: str, topic: str, items: Iterable[Message | bytes]) -> list[Publication]:
+    """Wrap a run's messages for a board's topic; bytes are encoded chunks, for the topic below it."""
+    return [
+        Publication(f"{topic}/chunk", add_run(run, item))
+        if isinstance(item, bytes)
+        else Publication(topic, add_run(run, encode_message(item)))
+        for item in items
+    ]
 
 
 def encode_message(message: Message) -> bytes:

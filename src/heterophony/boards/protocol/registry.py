@@ -1,4 +1,5 @@
-"""The boards of a run and the clients they hold, without I/O and clock.
+"""The boards of a run and their clients, without I/O and clock.
+
 
 For the whole run, a client belongs to the board that first introduced it and has its memory.
 """
@@ -9,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .blobs import BlobTransfer
+from .blobs import IncomingBlob
 from .board_stats import BoardStats
 from .message_fields import to_single_line
 from .messages import Control, Done, Hello, Message, Refused, Status, Want, Welcome
@@ -20,13 +21,13 @@ MAX_PAST_SESSIONS = 16
 
 @dataclass
 class RegisteredBoard:
-    """A board that was welcomed, and its replies, which are pulled one at a time."""
+    """A board that takes part, and the state of its transfers; its replies are pulled one at a time."""
 
     hello: Hello
     connected: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
     ready_replies: dict[str, Done] = field(default_factory=dict)  # by job id
-    current_transfer: tuple[Done, BlobTransfer] | None = None
+    current_transfer: tuple[Done, IncomingBlob] | None = None
     # sha256 -> whether the board has also requested the last chunk
     requested_blobs: dict[str, bool] = field(default_factory=dict)
     # sha256 -> last chunk requested so far
@@ -35,13 +36,13 @@ class RegisteredBoard:
 
     @property
     def clients(self) -> list[str]:
-        """The names of the clients that the board holds."""
+        """The names of the board's clients."""
         return [c.name for c in self.hello.clients]
 
     def record_want(self, want: Want, last: int) -> bool:
-        """Record that the board requested chunks of a blob whose last chunk is ``last``.
+        """Record the board's request for chunks of a blob whose last chunk has the index ``last``.
 
-        Return True if it had never requested chunks this far.
+        Return True if the board has never requested a chunk so far into the blob.
         """
         before, far = self.requested_blobs.get(want.sha256, False), max(want.chunks)
         self.requested_blobs[want.sha256] = before or last in want.chunks
@@ -68,7 +69,7 @@ class BoardRegistry:
         self.stats = BoardStats(self.board_of_client.values())
 
     def handle_hello(self, board: str, hello: Hello) -> Message | None:
-        """Answer with Welcome or Refused; return None if the Hello is outdated."""
+        """Return Welcome or Refused as the answer to a board's Hello; None if the Hello is outdated."""
         record = self.boards.get(board)
         if hello.start != self.start or (record and hello.session in record.past_sessions):
             return None
@@ -111,7 +112,7 @@ class BoardRegistry:
         return self.check_admission(board, hello)
 
     def handle_status(self, board: str, status: Status) -> bool:
-        """Return True if the board has come back; ignore a status from an earlier start of the board."""
+        """Record a board's status, unless it is from an earlier start; return True if the board has returned."""
         record, connected = self.boards.get(board), status.state == "here"
         if record is None:
             (self.stats.record_arrival if connected else self.stats.record_departure)(board)
@@ -123,14 +124,14 @@ class BoardRegistry:
         return connected
 
     def shut_out_board(self, board: str, why: str) -> None:
-        """Accept nothing more from a board; its clients are unavailable until the server's next start."""
+        """Accept no more messages from a board until the server's next start."""
         self.shut_out[board] = why
         if record := self.boards.get(board):
             record.connected = False
         self.stats.record_shut_out(board, why)
 
     def find_board(self, client: str) -> str:
-        """Return the connected board that holds a client; an empty string if there is none."""
+        """Return the board of a client if it is connected, otherwise an empty string."""
         board = self.board_of_client.get(client, "")
         record = self.boards.get(board)
         available = record is not None and record.connected and client in record.clients

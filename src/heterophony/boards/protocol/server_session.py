@@ -22,10 +22,10 @@ from .topics import ParsedTopic, Publication
 
 
 class ServerSession:
-    """One run, during one start of the server.
+    """The server's side of the protocol in one run: jobs and messages in, messages and replies out.
 
-    ``control`` is the first message to all boards. ``board_of_client`` is known from earlier starts.
-    ``given`` is the checkpoint that the run starts from.
+    ``control`` is the first message to all boards. ``board_of_client`` is known from earlier starts
+    of the server. ``given`` is the checkpoint that the run starts from.
     """
 
     def __init__(
@@ -49,25 +49,21 @@ class ServerSession:
 
     # Called by the server -------------------------------------------------------------------
     def submit_jobs(self, jobs: Sequence[Job], now: float, oldest: int = 0) -> list[Publication]:
-        """Assign these jobs of one round; boards may delete memories from before ``oldest``."""
+        """Assign the jobs of one round; boards may delete client memories of rounds before ``oldest``."""
         t = max((j.t for j in jobs), default=self.control.t)
         self.control = replace(self.control, state="running", t=t, oldest=oldest)
         self.assignments.assign_jobs(sort_jobs(jobs), t, now)
         return self.handle_connected(now)
 
     def take_replies(self) -> list[Reply]:
-        """Return the replies accepted since the last call."""
+        """Return the replies of boards that were accepted since the last call."""
         replies, self.assignments.replies = self.assignments.replies, []
         return replies
 
     def take_lost_jobs(self) -> list[LostJob]:
-        """Return the jobs given up since the last call."""
+        """Return the jobs that were given up since the last call."""
         lost, self.assignments.lost_jobs = self.assignments.lost_jobs, []
         return lost
-
-    def abandon_open_jobs(self) -> None:
-        """Accept no more replies to open jobs, because the deadline has passed."""
-        self.assignments.abandon_open_jobs()
 
     def shut_out_board(self, board: str, why: str, now: float) -> None:
         """Accept nothing more from a board, and give up its jobs."""
@@ -77,19 +73,19 @@ class ServerSession:
             self.assignments.give_up_jobs_of_shut_out_boards()
 
     def take_requested(self) -> list[tuple[str, int]]:
-        """Return the board and size of every message since the last call that the server had requested."""
+        """Return board and size of each requested message that has arrived since the last call."""
         requested, self.assignments.requested = self.assignments.requested, []
         return requested
 
     def end_run(self) -> list[Publication]:
         """Announce to all boards that the run has finished."""
-        self.abandon_open_jobs()
+        self.assignments.abandon_open_jobs()
         self.control = replace(self.control, state="ended")
         return [self.make_control_publication()]
 
     # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
-        """Publish everything again, because a restarted broker may have lost it."""
+        """Publish the state of the run and all open jobs again, after a new connection to the broker."""
         self.control_timer.reset(now)
         out = [self.make_control_publication()]
         for board in self.registry.boards:
@@ -106,7 +102,7 @@ class ServerSession:
         return out
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; count an invalid one against the board that owns its topic."""
+        """Answer a message from the network; record an invalid one for the board that owns the topic."""
         self.stats.now = now
         try:
             address = topics.parse_topic(topic)
@@ -117,7 +113,7 @@ class ServerSession:
             return []
         if address.board in self.registry.shut_out:
             return []
-        self.stats.count_received(address.board, len(payload))
+        self.stats.get_counters(address.board).bytes_up += len(payload)
         try:
             run, content = messages.split_run(payload)
             if run != self.run:
@@ -152,7 +148,7 @@ class ServerSession:
         return []
 
     def handle_message(self, board: str, message: Message, now: float) -> list[Publication]:
-        """Answer a message; from boards that were not welcomed, accept only Hello and Want."""
+        """Answer a board's decoded message; before its Welcome, only Hello and Want are accepted."""
         record = self.registry.boards.get(board)
         answer: Sequence[Message | bytes] = ()
         match message, record:
@@ -172,7 +168,7 @@ class ServerSession:
         return self.address_to_board(board, answer)
 
     def record_given(self, board: str, want: Want) -> None:
-        """Record in the journal when a board pulls the end of the checkpoint."""
+        """Record in the journal that a board has requested the last chunk of the run's checkpoint."""
         for blob in self.control.given:
             ends = want.sha256 == blob.sha256 and count_chunks(blob) - 1 in want.chunks
             if ends and board not in self.given_to:
@@ -180,7 +176,7 @@ class ServerSession:
                 self.stats.record_fact("given", board, bytes=blob.size, sha256=blob.sha256[:16])
 
     def handle_hello(self, board: str, hello: Hello, now: float) -> list[Publication]:
-        """Answer a Hello; send a welcomed board all its open jobs."""
+        """Answer a board's Hello; send a welcomed board all its open jobs."""
         answer = self.registry.handle_hello(board, hello)
         out = self.address_to_board(board, [answer] if answer else [])
         return out + (self.repeat_all(board, now) if isinstance(answer, Welcome) else [])
@@ -194,23 +190,18 @@ class ServerSession:
         return self.address_to_board(board, self.assignments.repeat_all(board, record, now))
 
     def make_control_publication(self) -> Publication:
-        """Return the message with the run's state, retained for boards that connect later."""
+        """Return the Control message with the run's state, retained for boards that connect later."""
         return Publication(
             topics.make_control_topic(self.run), messages.encode_message(self.control), retain=True
         )
 
     def record_sent(self, sent: Iterable[Publication]) -> None:
-        """Count the messages that were sent to each board; messages to all boards are not counted."""
+        """Count the bytes sent to each board; messages to all boards are not counted."""
         for message in sent:
             if board := topics.parse_topic(message.topic).board:
-                self.stats.count_sent(board, len(message.payload))
+                self.stats.get_counters(board).bytes_down += len(message.payload)
 
     def address_to_board(self, board: str, items: Iterable[Message | bytes]) -> list[Publication]:
-        """Wrap messages as publications to a board; bytes are encoded blobs."""
-        down, chunk = (topics.make_board_topic(board, c) for c in ("down", "down/chunk"))
-        return [
-            Publication(chunk, messages.add_run(self.run, item))
-            if isinstance(item, bytes)
-            else Publication(down, messages.add_run(self.run, messages.encode_message(item)))
-            for item in items
-        ]
+        """Wrap messages and encoded chunks as publications to a board."""
+        down = topics.make_board_topic(board, "down")
+        return messages.make_publications(self.run, down, items)

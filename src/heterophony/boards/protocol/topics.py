@@ -17,6 +17,11 @@ PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
 SERVER_NAME = "server"  # the one enrolled name that is not a board
 SERVER_HERE, SERVER_GONE = b"here", b"gone"  # payloads on the topic of a run's server
+# patterns: all topics, the control topics of all runs, and those that show whether servers are connected
+ALL_TOPICS = f"{TOPIC_ROOT}/#"
+ALL_CONTROL_TOPICS, ALL_SERVER_TOPICS = f"{TOPIC_ROOT}/r/+/ctl", f"{TOPIC_ROOT}/r/+/server"
+# the broker's owner sends a message to itself here, to mark the end of retained messages
+MAINTENANCE_TOPIC = f"{TOPIC_ROOT}/maintenance"
 MAINTENANCE_NAME = ".broker"  # name of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
@@ -32,17 +37,17 @@ class Publication(NamedTuple):
 
 
 class ParsedTopic(NamedTuple):
-    """The parts of a topic: a run's topic has no board, and a board's topic has no run."""
+    """The parts of a topic. The run is empty in topics of boards, the board in topics of runs."""
 
     run: str
     board: str
     channel: Channel | Literal["ctl", "server"]
 
 
-def check_name(of: str, value: str) -> str:
-    """Return the name of a run or board; raise ConfigError if it cannot be part of a topic."""
+def check_name(kind: str, value: str) -> str:
+    """Return the name of a run or board if it can be part of a topic; otherwise raise ConfigError."""
     if not NAME_PATTERN.fullmatch(value):
-        raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
+        raise ConfigError(f"{kind}: '{value}' cannot be a name; {NAME_RULE}")
     return value
 
 
@@ -62,30 +67,15 @@ def make_board_topic(board: str, channel: Channel) -> str:
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/{channel}"
 
 
-def make_maintenance_topic() -> str:
-    """Return the topic on which the broker's owner sends messages to itself."""
-    return f"{TOPIC_ROOT}/maintenance"
-
-
 # Subscriptions and rights -------------------------------------------------------------------
-def make_any_control_pattern() -> str:
-    """Return the pattern of the control topics of all runs."""
-    return f"{TOPIC_ROOT}/r/+/ctl"
-
-
-def make_any_server_pattern() -> str:
-    """Return the pattern of the topics that show which servers are connected."""
-    return f"{TOPIC_ROOT}/r/+/server"
-
-
 def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
-    """Return the server's subscriptions, for these boards or for all."""
+    """Return the topics to which the server subscribes, of these boards or of all boards."""
     channels = ("status", "up", "up/chunk")
     return [f"{TOPIC_ROOT}/b/{board}/{channel}" for board in boards for channel in channels]
 
 
 def list_board_subscriptions(run: str, board: str) -> list[str]:
-    """Return a board's subscriptions; ``down/#`` includes ``down`` itself."""
+    """Return the topics to which a board subscribes; ``down/#`` includes ``down`` itself."""
     return [make_control_topic(run), make_board_topic(board, "down") + "/#"]
 
 
@@ -94,17 +84,12 @@ def make_board_pattern(board: str) -> str:
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/#"
 
 
-def make_server_pattern() -> str:
-    """Return the pattern of all topics that the server may read and write."""
-    return f"{TOPIC_ROOT}/#"
-
-
 def list_board_rights(board: str) -> list[tuple[str, str]]:
-    """Return a board's rights: pairs of a right and a pattern of topics."""
+    """Return a board's rights at the broker: pairs of a right and a pattern of topics."""
     own = f"{TOPIC_ROOT}/b/{board}"
     return [
-        ("read", make_any_control_pattern()),
-        ("read", make_any_server_pattern()),
+        ("read", ALL_CONTROL_TOPICS),
+        ("read", ALL_SERVER_TOPICS),
         ("read", f"{own}/down/#"),
         ("write", f"{own}/up"),
         ("write", f"{own}/up/chunk"),
@@ -113,7 +98,7 @@ def list_board_rights(board: str) -> list[tuple[str, str]]:
 
 
 def find_owner(topic: str) -> str:
-    """Return the board that owns a topic; an empty string for any other topic."""
+    """Return the board that a topic belongs to; an empty string for any other topic."""
     try:
         return parse_topic(topic).board
     except CodecError:
@@ -121,7 +106,7 @@ def find_owner(topic: str) -> str:
 
 
 def parse_topic(topic: str) -> ParsedTopic:
-    """Return run, board and channel of a topic; raise CodecError if it is not of this protocol."""
+    """Return the run or board and the channel of a topic; raise CodecError for an unknown topic."""
     parts = topic.split("/", 4) if len(topic) <= 200 else []
     if len(parts) == 5 and "/".join(parts[:2]) == TOPIC_ROOT and NAME_PATTERN.fullmatch(parts[3]):
         kind, name, rest = parts[2:]

@@ -18,24 +18,24 @@ from .paho_client import ByteCounts, MqttClient
 
 
 class Watchdog:
-    """Measures the time since the last answer, or since an answer became due."""
+    """Measures how long an answer of the broker has been due."""
 
     def __init__(self, keepalive: int) -> None:
         self.max_seconds = 2 * keepalive
         self.reset()
 
     def reset(self) -> None:
-        """Measure from now on, because the broker has answered."""
+        """Start to measure again, because the broker has answered or a new answer is due."""
         self.waiting_since = time.monotonic()
 
     def check(self) -> None:
-        """Raise TimeoutError if an answer is overdue; call only while one is due."""
+        """Raise TimeoutError if the broker's answer is overdue; call this only while an answer is due."""
         if time.monotonic() - self.waiting_since > self.max_seconds:
             raise TimeoutError(f"no answer for {self.max_seconds} s")
 
 
-class Ownership:
-    """The id of this process, and whether the broker has stored it yet."""
+class NameOwnership:
+    """Detects that another process has connected to the broker under our name, by ids in retained messages."""
 
     def __init__(self, will: queues.Will | None) -> None:
         self.will = will
@@ -43,14 +43,14 @@ class Ownership:
         self.stored = False  # the broker has acknowledged a retained message with our id
 
     def select_owner_id(self, packet: queues.OutgoingPacket) -> str | None:
-        """Return the id of this process to attach to an MQTT packet, if any.
+        """Return the id of this process for a retained packet, except the will; otherwise None.
 
-        The will has none: it announces that we left, so a process that follows has not replaced us.
+        The will is published when we have left, so it must not look like another process.
         """
         return self.owner_id if packet.retain and not self.is_will(packet) else None
 
     def record_acknowledged(self, packet: queues.OutgoingPacket) -> None:
-        """Record that the broker has stored a packet; only retained ones matter."""
+        """Record that the broker has acknowledged a packet, and stored our id if it was retained."""
         self.stored = self.stored or packet.retain
 
     def is_will(self, packet: queues.OutgoingPacket) -> bool:
@@ -59,11 +59,11 @@ class Ownership:
         return will is not None and (packet.topic, packet.payload) == (will.topic, will.payload)
 
     def is_on_will_topic(self, topic: str) -> bool:
-        """Return True if a topic is that of our will."""
+        """Return True if a topic is the topic of our will."""
         return self.will is not None and topic == self.will.topic
 
     def is_replaced_by(self, payload: bytes, owner_id: str | None) -> bool:
-        """Return True if a message on the will's topic shows that another process took our name."""
+        """Return True if a message on the will's topic is from another process under our name."""
         assert self.will is not None
         foreign = owner_id is not None and owner_id != self.owner_id
         return self.stored and foreign and payload != self.will.payload
@@ -77,7 +77,7 @@ REPLACED_TEXT = (
 
 
 class ConnectionOwner(Protocol):
-    """The interface of the transport that a connection uses."""
+    """The interface of the transport to which a connection belongs."""
 
     endpoint: queues.BrokerEndpoint
     subscriptions: tuple[str, ...]
@@ -85,22 +85,22 @@ class ConnectionOwner(Protocol):
     subscription_qos: int
     will: queues.Will | None
     max_packet_bytes: int
-    ownership: Ownership
+    ownership: NameOwnership
     inbox: queues.Inbox
     byte_counts: ByteCounts
     wake_receiver: socket.socket
 
     def activate(self, connection: Connection) -> None:
-        """Use this connection from now on: all its subscriptions are confirmed."""
+        """Use this connection from now on, because all its subscriptions are confirmed."""
 
     def report_event(self, event: queues.ConnectionEvent) -> None: ...
 
     def get_close_deadline(self) -> float | None:
-        """Return when closing must be finished; None while the transport is open."""
+        """Return the time at which closing must be finished; None while the transport is open."""
 
 
 class Connection:
-    """Connects, subscribes, sends and receives until it ends; runs in the transport's thread."""
+    """One connection to the broker, from connecting until it ends, in the transport's thread."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self.owner = owner
@@ -116,13 +116,15 @@ class Connection:
         self.replaced = False
         self.renew_subscriptions = bool(owner.left_subscriptions)
         self.pending_subscriptions = [owner.subscriptions] if owner.subscriptions else []
-        if will := owner.will:  # its retained message arrives before the next subscription's answer
+        if (
+            will := owner.will
+        ):  # its retained message arrives before the answer to the next subscription
             own = (will.topic,)
             self.pending_subscriptions = [own, *(self.pending_subscriptions or [own])]
         self.client = MqttClient(self.endpoint, owner.will, self, owner.byte_counts)
 
     def run(self) -> queues.ConnectionEvent:
-        """Connect and exchange packets until the connection ends; return why it ended."""
+        """Connect and exchange packets until the connection ends; return the event with the reason."""
         try:
             self.client.connect(self.max_packet_bytes)
             while self.client.is_open:
@@ -136,7 +138,7 @@ class Connection:
         return self.end_event
 
     def run_once(self) -> None:
-        """Exchange packets once, send waiting ones, and raise TimeoutError if an answer is overdue."""
+        """Exchange packets with the broker once; raise TimeoutError if its answer is overdue."""
         wait = min(MAX_POLL_SECONDS, self.endpoint.keepalive / 4)
         self.client.exchange_packets(self.owner.wake_receiver, wait)
         if self.active_since is not None:
@@ -154,7 +156,7 @@ class Connection:
         """Send waiting MQTT packets, as many as the window allows."""
         while packet := self.outbox.take_next(self.max_in_flight):
             if packet.size > self.max_packet_bytes:  # retained before this broker set its limit
-                text = describe_oversize(packet, self.max_packet_bytes, self.endpoint)
+                text = describe_oversized_packet(packet, self.max_packet_bytes, self.endpoint)
                 self.owner.report_event(queues.ConnectionEvent("denied", text))
                 continue
             if not self.outbox.in_flight:
@@ -163,7 +165,7 @@ class Connection:
             self.outbox.record_sent(number, packet)
 
     def close_if_requested(self) -> None:
-        """If the transport is closing, publish the will, await all acknowledgements and disconnect."""
+        """If the transport is closing, publish the will, wait for all acknowledgements and disconnect."""
         deadline = self.owner.get_close_deadline()
         if deadline is None or not self.client.is_open:
             return
@@ -180,18 +182,18 @@ class Connection:
             self.client.disconnect_and_end_session()
 
     def record_end(self, why: str, refused: bool = False) -> None:
-        """Record why the connection ended; only the first reason is kept, as it causes later ones."""
+        """Record why the connection ended; keep only the first reason, which causes later ones."""
         untrusted = any(word in why.upper() for word in ("CERTIFICATE", "UNKNOWN_CA"))
         if refused or untrusted:
             event = queues.ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
         else:
             event = queues.ConnectionEvent(
-                "lost", f"no connection to {self.endpoint}: {explain_loss(why)}"
+                "lost", f"no connection to {self.endpoint}: {explain_lost_connection(why)}"
             )
         self.end_event = self.end_event or event
 
     def subscribe_next(self) -> None:
-        """Request the next subscriptions; after the last, activate the connection or withdraw."""
+        """Send the next subscriptions; after the last, activate the connection, or end it if replaced."""
         if self.active_since is not None:
             return  # the answer to subscriptions that were replaced later
         if self.pending_subscriptions:
@@ -254,17 +256,14 @@ class Connection:
             self.record_end(reason)
 
 
-def explain_loss(why: str) -> str:
-    """Explain a lost connection: a broker answers a revoked certificate only by closing it."""
-    cut = "EOF occurred in violation of protocol" in why
-    return (
-        "it closed the connection: this enrolment may be revoked, or the broker is stopping"
-        if cut
-        else why
-    )
+def explain_lost_connection(why: str) -> str:
+    """Return the reason of a lost connection in words; a broker just closes it for a revoked certificate."""
+    if "EOF occurred in violation of protocol" in why:
+        return "it closed the connection: this enrolment may be revoked, or the broker is stopping"
+    return why
 
 
-def describe_oversize(
+def describe_oversized_packet(
     packet: queues.OutgoingPacket, limit: int, endpoint: queues.BrokerEndpoint
 ) -> str:
     """Return the error message for a packet that is too large for the broker."""

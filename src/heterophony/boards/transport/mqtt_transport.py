@@ -12,35 +12,30 @@ from typing import Self
 from zlib import crc32
 
 from ...core.errors import CodecError
-from .connection import MAX_POLL_SECONDS, Connection, Ownership, describe_oversize
+from .connection import MAX_POLL_SECONDS, Connection, NameOwnership, describe_oversized_packet
 from .paho_client import ByteCounts
 from .queues import BrokerEndpoint, ConnectionEvent, FindSender, Inbox, OutgoingPacket, Will
 
 
 @dataclass(frozen=True)
 class BackoffSettings:
-    """Seconds between attempts: ``first``, doubled after each failure, at most ``longest``.
+    """Seconds between attempts to connect: ``first``, doubled after each failure, at most ``longest``.
 
     After a refusal (wrong credentials, or another process uses the name), fast retries do not help, and
-    two processes with the same name would disconnect each other forever. So these waits start at
-    ``first_after_refusal`` and end at ten times that.
+    two processes with the same name would disconnect each other forever. So waits then begin with
+    ``first_after_refusal`` and grow to ten times that.
     """
 
     first: float = 0.5
     longest: float = 30.0
     first_after_refusal: float = 60.0
 
-    def select_bounds(self, refused: bool) -> tuple[float, float]:
-        """Return the shortest and the longest wait before the next connection."""
-        if refused:
-            return self.first_after_refusal, 10 * self.first_after_refusal
-        return self.first, self.longest
-
 
 class ReconnectBackoff:
-    """The waits of one transport, each shortened by a fraction that depends on its name.
+    """Computes the waits of one transport between connections.
 
-    The fraction keeps boards that lost the same broker from returning at the same instant.
+    Each wait is shortened by a fraction that depends on the transport's name, so that boards that lost
+    the same broker do not return at the same instant.
     """
 
     def __init__(self, name: str, settings: BackoffSettings) -> None:
@@ -49,9 +44,14 @@ class ReconnectBackoff:
         self.failures = 0
 
     def compute_wait(self, refused: bool, active_seconds: float) -> float:
-        """Return how long to wait after a connection that was active for ``active_seconds``."""
-        shortest, longest = self.settings.select_bounds(refused)
-        if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
+        """Return the seconds to wait after a connection that was active for ``active_seconds``."""
+        shortest, longest = self.settings.first, self.settings.longest
+        if refused:
+            shortest = self.settings.first_after_refusal
+            longest = 10 * shortest
+        if (
+            active_seconds > 2 * longest
+        ):  # a connection that is refused after a long wait still counts as a failure
             self.failures = 0
         wait = min(longest, shortest * 2.0 ** min(self.failures, 30))
         self.failures += 1
@@ -65,13 +65,12 @@ CLOSE_SECONDS = 5.0  # time limit for closing cleanly
 
 
 class MqttTransport:
-    """Connected to a broker from construction to ``close``; no network error raises.
+    """Keeps a connection to a broker from construction to ``close``; network errors raise no exception.
 
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
-    published, retained, after each connect: a broker that was killed may have lost them.
-    ``find_sender`` maps a topic to its sender, so that each has a limited share of the inbox. Without
-    ``acknowledges``, messages that arrive while there is no connection are lost, and the others
-    arrive faster.
+    published as retained messages after each connect, because a restarted broker may have lost them.
+    ``find_sender`` returns the sender of a topic, so that each sender has a limited share of the inbox.
+    Without ``acknowledges``, messages arrive faster, but those sent while there is no connection are lost.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class MqttTransport:
         self.subscription_qos = int(acknowledges)
         self.will = will
         self.max_packet_bytes = MAX_PACKET_BYTES
-        self.ownership = Ownership(will)
+        self.ownership = NameOwnership(will)
         self.inbox = Inbox(
             max_messages=INBOX_MESSAGES, max_bytes=INBOX_BYTES, find_sender=find_sender
         )
@@ -112,22 +111,22 @@ class MqttTransport:
 
     @property
     def connected(self) -> bool:
-        """True if the broker has answered and confirmed all subscriptions."""
+        """Whether the broker has confirmed all subscriptions."""
         return self._connection is not None
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
-        """Queue a message; return False when there is no connection or too much is waiting.
+        """Queue a message; return False if there is no connection or too much is waiting.
 
-        True does not mean that the message arrives. A retained message also replaces the entry of
-        ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
-        message over the limit raises CodecError: the broker would close the connection.
+        A queued message may still be lost. A retained message also replaces the entry of its topic in
+        ``retained``, which is published at the next connect. Raise CodecError if the message is over the
+        broker's limit.
         """
         packet = OutgoingPacket(topic, payload, retain)
         with self._lock:
             connection = self._connection
             limit = connection.max_packet_bytes if connection else self.max_packet_bytes
             if packet.size > limit:
-                raise CodecError(describe_oversize(packet, limit, self.endpoint))
+                raise CodecError(describe_oversized_packet(packet, limit, self.endpoint))
             if retain:
                 self._retained[topic] = payload
             if connection is None or self._closing.is_set():
@@ -149,7 +148,7 @@ class MqttTransport:
         self._wake()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is queued, publish the will and disconnect, within ``seconds``."""
+        """Send the queued messages, publish the will and disconnect, within ``seconds``."""
         if not self._closing.is_set():
             self._close_deadline = time.monotonic() + seconds
             self._closing.set()
@@ -166,7 +165,7 @@ class MqttTransport:
         self.close()
 
     def get_close_deadline(self) -> float | None:
-        """Return when closing must be finished; None while the transport is open."""
+        """Return the time at which closing must be finished; None while the transport is open."""
         return self._close_deadline if self._closing.is_set() else None
 
     def activate(self, connection: Connection) -> None:
@@ -185,7 +184,7 @@ class MqttTransport:
             self.inbox.offer(event)
 
     def _wake(self) -> None:
-        """Wake the thread of the connection, to send or to close."""
+        """Wake the connection's thread to send messages or to close."""
         with suppress(OSError):  # full: it wakes anyway; closed: the thread has exited
             self._wake_sender.send(b"!")
 

@@ -29,17 +29,17 @@ BUSY_REASONS = (0x88, 0x89)  # the broker is unavailable or busy: try again soon
 
 @dataclass
 class ByteCounts:
-    """Bytes of all MQTT packets of a transport, with topics and acknowledgements."""
+    """The bytes of all MQTT packets that a transport has sent and received."""
 
     sent: int = 0
     received: int = 0
 
 
 class ConnectionCallbacks(Protocol):
-    """The callbacks with which a client reports to its connection. Reasons are texts for people."""
+    """The callbacks of an MQTT client. Reasons are texts for users."""
 
     def on_connected(self, max_packet_bytes: int | None, max_in_flight: int | None) -> None:
-        """Handle a new connection and the broker's limits, which are None if it does not set them."""
+        """Handle a new connection to the broker; a limit is None if the broker sets none."""
 
     def on_not_admitted(self, reason: str, busy: bool) -> None:
         """Handle a connection that the broker refused; a ``busy`` broker may accept it soon."""
@@ -61,7 +61,7 @@ class ConnectionCallbacks(Protocol):
 
 
 class MqttClient:
-    """One connection of paho's client, used by one thread and never used again."""
+    """Paho's MQTT client for one connection, used by one thread."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class MqttClient:
         return self.paho.socket() is not None
 
     def connect(self, max_packet_bytes: int) -> None:
-        """Connect and ask for a session that outlives the connection."""
+        """Connect to the broker and request a session that outlives the connection."""
         at = self.endpoint
         options = _make_properties(
             PacketTypes.CONNECT,
@@ -110,7 +110,7 @@ class MqttClient:
         network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange_packets(self, wake_receiver: socket.socket, seconds: float) -> None:
-        """Wait for the network, a byte on ``wake_receiver`` or the time; then read and write."""
+        """Wait for the network, a byte on ``wake_receiver`` or the time-out; then read and write packets."""
         network: Any = self.paho.socket()
         buffered = isinstance(network, ssl.SSLSocket) and network.pending() > 0
         to_write = [network] if self.paho.want_write() else []
@@ -145,12 +145,12 @@ class MqttClient:
         self.paho.disconnect()
 
     def disconnect_and_end_session(self) -> None:
-        """Disconnect and end the session, so that everything is announced anew at the next connection."""
+        """Disconnect from the broker and end the session."""
         forget = _make_properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0)
         self.paho.disconnect(properties=forget)
 
     def disconnect_with_will(self) -> None:
-        """Disconnect and have the broker publish our will."""
+        """Disconnect from the broker, which then publishes our will."""
         reason = ReasonCode(PacketTypes.DISCONNECT, identifier=DISCONNECT_WITH_WILL)
         self.paho.disconnect(reasoncode=reason)
 
@@ -202,11 +202,11 @@ class MqttClient:
 
 
 class CountingPahoClient(Client):
-    """Paho's client that counts its bytes, and drops a message it cannot parse.
+    """Paho's client that counts bytes, and acknowledges and drops messages that it cannot parse.
 
-    Such a message is acknowledged and dropped. Brokers pass on messages that paho refuses (a byte
-    order mark in a user property is enough). Paho would close the connection, the broker would deliver
-    the message again on the next one, and so on: one board could keep the server offline.
+    Brokers pass on messages that paho refuses, such as one with a byte order mark in a user property.
+    Paho would close the connection, and the broker would deliver the message again on the next one, so
+    that a single board could keep the server offline.
     """
 
     byte_counts: ByteCounts

@@ -14,7 +14,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class BrokerEndpoint:
-    """The address of a broker and our identity there; with a password, the identity is the user name."""
+    """A broker's address, and the identity and credentials with which to connect to it."""
 
     address: str
     port: int
@@ -29,9 +29,9 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True)
 class Will:
-    """MQTT's last will: the broker publishes it, retained, ``delay`` seconds after we vanish.
+    """MQTT's last will: a retained message that the broker publishes ``delay`` seconds after a lost connection.
 
-    After an orderly ``close`` the transport publishes it itself, without a delay.
+    When the transport is closed in order, it publishes the will itself, without a delay.
     """
 
     topic: str
@@ -51,7 +51,7 @@ def compute_cost(size: int) -> int:
 
 
 class MessageBudget:
-    """The remaining units of every sender, and which senders have exceeded their budget."""
+    """Limits the messages of each sender: a sender that spends more units than it has is barred."""
 
     def __init__(self) -> None:
         self.exhausted: set[str] = set()
@@ -59,7 +59,7 @@ class MessageBudget:
         self._units: dict[str, tuple[float, float]] = {}
 
     def try_spend(self, sender: str, size: int, now: float) -> bool:
-        """Return True if the sender may send this; a sender that exceeds its budget is barred permanently."""
+        """Spend a sender's units on a message; return False if it is barred or has too few left."""
         if sender in self.exhausted:
             return False
         if sender not in self._units and len(self._units) >= MAX_SENDERS:
@@ -72,14 +72,14 @@ class MessageBudget:
         return units >= 0
 
     def give_back(self, sender: str, units: int) -> None:
-        """Return units to a sender for a message that was requested."""
+        """Give units back to a sender for a message that was requested."""
         if sender in self._units:
             left, since = self._units[sender]
             self._units[sender] = min(BURST_UNITS, left + units), since
 
 
 EVENT_SLOTS = 64
-SENDER_SHARE = 4  # one sender has at most a quarter of the messages and bytes
+SENDER_SHARE = 4  # one sender may use at most a quarter of the messages and bytes
 FindSender = Callable[[str], str]  # finds the sender from the topic of a message
 
 
@@ -93,10 +93,10 @@ class ReceivedMessage:
 
 @dataclass(frozen=True)
 class ConnectionEvent:
-    """A change of the connection, or a message the broker refused (``denied``), as a sentence.
+    """A change of the connection, or a message that the broker refused (``denied``), as a sentence.
 
-    ``nudge`` only wakes the owner, for work outside the inbox. ``flood`` has the name
-    of a sender that sent more than it may.
+    ``nudge`` only wakes the reader of the inbox. The text of ``flood`` is the name of a sender that has
+    exceeded its budget.
     """
 
     kind: Literal["connected", "lost", "refused", "denied", "nudge", "flood"]
@@ -104,13 +104,12 @@ class ConnectionEvent:
 
 
 class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
-    """A bounded queue that never blocks the network thread.
+    """A bounded queue of received messages and connection events; it never blocks the network thread.
 
-    A message that does not fit is dropped and counted. Blocking would stop the pings and so lose the
-    connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
-    that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
-    limited share, so that its burst does not displace the messages of others, and a budget: once it is
-    exhausted, nothing more is accepted from that sender, and one event says so.
+    A message that does not fit is dropped and counted, and the protocol requests it again. Events have
+    slots of their own, so that a flood of messages cannot hide a lost connection. With ``find_sender``,
+    each sender has a limited share of the queue, and a budget: when that is exhausted, nothing more is
+    accepted from the sender, and a ``flood`` event is added.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         self.bytes_by_sender = Counter[str]()
 
     def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
-        """Add a message or event if there is room; callable from any thread."""
+        """Add a message or event to the inbox if there is room; any thread may call this."""
         with self.mutex:
             size = _count_payload_bytes(item)
             if not self._is_within_budget(item, size):
@@ -142,12 +141,12 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
             self.not_empty.notify()
 
     def give_back(self, sender: str, units: int) -> None:
-        """Return units of its budget to a sender, for messages that were requested."""
+        """Give a sender units of its budget back, for messages that were requested."""
         with self.mutex:
             self.budget.give_back(sender, units)
 
     def _is_within_budget(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
-        """Return True if the sender has budget for a message; add one event when it first has none."""
+        """Return True if the sender has budget for a message; add a ``flood`` event when it is exhausted."""
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return True
         sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
@@ -159,7 +158,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         return False
 
     def _exceeds_share(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
-        """Return True if the sender of a message would have more than its share."""
+        """Return True if a message would exceed its sender's share of the inbox."""
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return False
         sender = self.find_sender(item.topic)
@@ -178,7 +177,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         return item
 
     def _count(self, item: ReceivedMessage | ConnectionEvent, sign: int) -> None:
-        """Count an item that is added or taken; senders without messages are forgotten."""
+        """Update the inbox's counts for an item that is added (1) or taken (-1)."""
         size = sign * _count_payload_bytes(item)
         self.held_bytes += size
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
@@ -198,7 +197,7 @@ def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
 PACKET_OVERHEAD = 32  # bytes of a packet besides topic and payload, at most
 MAX_IN_FLIGHT_BYTES = 1 << 20  # sent but not acknowledged; a ping may have to wait behind them
 MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty boards
-MIN_COST = 4096  # bytes that a packet counts for at least: this bounds the number of packets
+MIN_COST = 4096  # bytes that the smallest packet counts for, to bound the number of packets
 
 
 @dataclass(frozen=True)
@@ -216,9 +215,9 @@ class OutgoingPacket:
 
 
 class Outbox:
-    """Packets in order: waiting until the window has room, then in flight until acknowledged.
+    """A transport's outgoing packets in order: first waiting, then in flight until acknowledged.
 
-    The owner's thread calls ``put``; the network thread calls everything else.
+    The owner's thread calls ``put``, and the network thread all other methods.
     """
 
     def __init__(self) -> None:
@@ -229,9 +228,9 @@ class Outbox:
         self._in_flight_bytes = 0
 
     def put(self, packet: OutgoingPacket, always: bool = False) -> bool:
-        """Queue a packet if there is room; an empty queue always has room.
+        """Queue a packet if there is room; an empty outbox always has room.
 
-        On a slow connection, a chunk may be requested again while it still waits; it is sent once.
+        A chunk that is requested again while it still waits is sent once.
         """
         cost = _compute_cost(packet)
         with self._lock:
@@ -263,7 +262,7 @@ class Outbox:
         self._in_flight_bytes += _compute_cost(packet)
 
     def record_acknowledged(self, number: int) -> OutgoingPacket | None:
-        """Return the packet of that number, which arrived or was refused; None if unknown."""
+        """Remove and return the packet in flight with this number; None if there is none."""
         packet = self._in_flight.pop(number, None)
         if packet:
             self._in_flight_bytes -= _compute_cost(packet)
@@ -281,5 +280,5 @@ class Outbox:
 
 
 def _compute_cost(packet: OutgoingPacket) -> int:
-    """Return the bytes that a packet counts for in the outbox."""
+    """Return the number of bytes that a packet counts for in the outbox."""
     return max(packet.size, MIN_COST)

@@ -71,7 +71,7 @@ class SeededRule(CheckedSettings):
 
 
 def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
-    """Compute the rows of each client, for either kind of partition."""
+    """Compute each client's training and test rows with a partition of either kind."""
     if isinstance(partition, DatasetPartition):
         return partition.allot(source, terms)
     draw, classes = make_generator(terms.seed, "partition"), len(source.labels)
@@ -114,13 +114,13 @@ def partition_test_set(
     cuts = np.zeros((classes, len(trains) + 1), np.int64)
     for c, n in enumerate(np.bincount(test, minlength=classes)):
         if held[c].sum():
-            cuts[c, 1:] = apportion(int(n), held[c]).cumsum()
+            cuts[c, 1:] = divide_in_proportion(int(n), held[c]).cumsum()
     known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # the other classes go to no client
     return [rows + first for rows in assign_class_pieces(known, cuts, draw)]
 
 
-def apportion(n: int, weights: Indices) -> Indices:
-    """Divide ``n`` items in proportion to integer weights, by largest remainder; the first wins ties."""
+def divide_in_proportion(n: int, weights: Indices) -> Indices:
+    """Divide ``n`` test examples among clients in proportion to integer weights, by largest remainder."""
     total = int(weights.sum())
     parts, rest = np.divmod(n * weights, total)
     order = np.argsort(-rest, kind="stable")
@@ -129,7 +129,7 @@ def apportion(n: int, weights: Indices) -> Indices:
 
 
 def assign_class_pieces(labels: Indices, cuts: Indices, draw: np.random.Generator) -> list[Indices]:
-    """Shuffle each class, cut it at ``cuts``, and give piece j to client j."""
+    """Shuffle the examples of each class, cut them at ``cuts``, and assign piece j to client j."""
     pieces: list[list[Indices]] = [[] for _ in range(cuts.shape[1] - 1)]
     for c, at in enumerate(cuts):
         mine = draw.permutation(np.flatnonzero(labels == c))

@@ -1,4 +1,4 @@
-"""Partitions that the data, or a file, define client by client."""
+"""Partitions client by client: users of the data set, a Dirichlet draw per client, or a file."""
 
 from __future__ import annotations
 
@@ -96,20 +96,20 @@ class Natural(SeededRule):
         ]
 
     def has_enough(self, share: Share) -> bool:
-        """Return True if a user has enough training and test examples to be a client."""
+        """Return True if a user has enough training and test examples to become a client."""
         return len(share.train) >= max(self.min_train, self.train_windows or 1) and len(
             share.test
         ) >= max(self.min_test, self.test_windows or 1)
 
     def draw_windows(self, share: Share, seed: int, client: int) -> Share:
-        """Keep ``train_windows`` and ``test_windows`` consecutive rows from random starts."""
+        """Keep ``train_windows`` and ``test_windows`` consecutive rows of a client, from random starts."""
         draw = make_generator(seed, "windows", client)
         train = draw_consecutive(share.train, self.train_windows, draw)
         return Share(train, draw_consecutive(share.test, self.test_windows, draw), share.name)
 
 
 def draw_consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
-    """Return ``n`` consecutive rows from a random start; all rows if ``n`` is None."""
+    """Draw ``n`` consecutive rows of a client from a random start; return all rows if ``n`` is None."""
     if n is None:
         return rows
     start = int(draw.integers(len(rows) - n + 1))
@@ -161,7 +161,7 @@ class PerClientDirichlet(SeededRule):
         return Share(np.concatenate(train), np.concatenate(test))
 
     def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
-        """Round the number of examples of each class; stop when the client has ``size`` examples."""
+        """Compute how many examples of each class a client draws: rounded shares, at most ``size`` in all."""
         counts, left = [], size
         for share in mix:
             counts.append(min(int(size * share + 0.5), left))
@@ -174,7 +174,7 @@ class PerClientDirichlet(SeededRule):
 def draw_examples(
     part: str, n: int, c: int, pool: Indices, draw: np.random.RandomState, repeat: bool = False
 ) -> Indices:
-    """Draw ``n`` examples of class ``c`` from its pool."""
+    """Draw a client's ``n`` examples of class ``c`` from the examples of this class."""
     if n > len(pool) and not (repeat and len(pool)):
         also = ", or set data.partition.repeat_test = true" if part == "test" else ""
         raise DataError(
@@ -214,7 +214,7 @@ class FromFile(CheckedSettings):
 
 
 def check_share(share: Share, who: str, examples: int) -> None:
-    """Raise DataError if a row does not exist or is used twice; test examples may repeat."""
+    """Raise DataError if a row of a client does not exist or is used twice; test rows may repeat."""
     for part in REQUIRED_PARTS:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
@@ -228,7 +228,7 @@ def check_share(share: Share, who: str, examples: int) -> None:
 
 
 def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
-    """Compute the digest of examples and labels, to detect rows that refer to other data."""
+    """Compute the digest of examples and labels, which shows whether a partition file is for these data."""
     h = hashlib.sha256()
     for array in (x, y):
         h.update(f"{array.dtype}{array.shape}".encode())
@@ -265,7 +265,7 @@ def encode_share(share: Share) -> dict[str, Any]:
 
 
 def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
-    """Concatenate the rows of all clients, and count the rows of each."""
+    """Return a partition as arrays for ``.npz``: the joined rows of all clients, and each client's number of rows."""
     out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
     for part in PARTS:
         rows = [getattr(s, part) for s in clients.values()]
@@ -275,7 +275,7 @@ def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
 
 
 def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    """Read each client's rows and, if given, the digest of the data to which they refer."""
+    """Read a partition file: each client's rows and, if stored, the digest of the data."""
     try:
         return read_npz_partition(path) if path.suffix == ".npz" else read_json_partition(path)
     except DataError:
@@ -293,7 +293,9 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     """Read a partition from JSON, with the digest of its data if the file has one."""
-    content = json.loads(read_regular_file(path, DATA_LIMIT), object_pairs_hook=make_unique)
+    content = json.loads(
+        read_regular_file(path, DATA_LIMIT), object_pairs_hook=make_dict_of_unique_keys
+    )
     clients = content.get("clients", content)
     shares = {}
     for client, share in clients.items():
@@ -303,8 +305,8 @@ def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     return shares, content.get("data_sha256")
 
 
-def make_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Make the dictionary of a partition file; raise DataError if a key, such as a client, occurs twice."""
+def make_dict_of_unique_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of a partition file's keys and values; raise DataError if a client or another key occurs twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -326,7 +328,7 @@ def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     )
     names = [str(c) for c in content["clients"].tolist()]
     columns = zip(train, test, names, held_out, strict=True)
-    shares = make_unique((share[2], Share(*share)) for share in columns)
+    shares = make_dict_of_unique_keys((share[2], Share(*share)) for share in columns)
     digest = content.get("data_sha256")
     return shares, None if digest is None else str(digest)
 

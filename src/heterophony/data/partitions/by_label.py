@@ -119,7 +119,7 @@ class Shards(SeededRule):
     def partition_disjoint(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """In each pass, deal a random permutation of all classes to the next few clients."""
+        """Deal disjoint shards: in each pass, every class goes to one of the next clients."""
         passes, uneven = divmod(clients * self.per_client, classes)
         if uneven or classes % self.per_client:
             raise ConfigError(
@@ -195,7 +195,7 @@ class Dirichlet(SeededRule):
         )
 
     def draw_cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
-        """Draw, for each class, where to cut its shuffled list: clients + 1 ascending positions."""
+        """Draw where to cut each class among the clients, as clients + 1 ascending positions."""
         fair, held = sizes.sum() / clients, np.zeros(clients, np.int64)
         out = np.zeros((len(sizes), clients + 1), np.int64)
         for c, n in enumerate(sizes):

@@ -18,7 +18,7 @@ from ...core.files import UnsuitableFileError, make_natural_sort_key, open_regul
 from ...core.records import Record
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
-from ..packing import pack_examples
+from ..packing import move_channels_first, pack_examples
 from ..source import (
     CLIENT,
     Source,
@@ -33,7 +33,7 @@ from .reading import list_files, load_npz, summarise_error
 
 @dataclass(frozen=True)
 class Request:
-    """The settings ``data.classes``, ``data.task``, ``data.users`` and ``data.tokenizer``."""
+    """How to read a user's data: ``data.classes``, ``data.task``, ``data.users`` and ``data.tokenizer``."""
 
     classes: int | Sequence[str] | None = None
     task: TaskName = "classification"
@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class NamedClients:
-    """The clients that the data name."""
+    """The clients that a data set itself names, such as its users or domains."""
 
     names: tuple[str, ...]
     has_split: bool = False  # whether clients have their own test examples
@@ -81,7 +81,7 @@ def read_npz(
 
 
 def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in an ``.npz``; empty if it does not name the client of each example."""
+    """Return the names of the clients in an ``.npz``; empty if it does not name each example's client."""
     wanted = list_name_arrays(users or CLIENT)
     try:
         arrays = load_npz(path, wanted.__contains__)
@@ -91,12 +91,12 @@ def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]
 
 
 def list_name_arrays(name: str) -> tuple[str, str, str]:
-    """Return the keys of an ``.npz`` that can hold clients' names: one for all examples, or one per part."""
+    """Return the keys under which an ``.npz`` can hold clients' names: for all examples, training or test."""
     return (name, f"{name}_train", f"{name}_test")
 
 
 def join_client_names(arrays: Arrays, path: Path, users: str | None) -> list[Any] | None:
-    """Return the client name of every example; None if there are no names."""
+    """Return the client name of every example in an ``.npz``; None if it has no names."""
     name = users or CLIENT
     parts = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
     if not any(f"{name}{part}" in arrays for part in parts):
@@ -133,7 +133,7 @@ def list_arrays(path: Path) -> set[str]:
 
 
 def read_medmnist(path: Path, request: Request) -> Source:
-    """Read the images of MedMNIST; validation images follow the training images and count as such."""
+    """Read an ``.npz`` of MedMNIST; its validation images count as training images."""
     try:
         arrays = load_npz(path, lambda name: name.startswith(MEDMNIST_PARTS))
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
@@ -151,7 +151,7 @@ def read_medmnist(path: Path, request: Request) -> Source:
                 " or the training images"
             )
     y = np.concatenate(ys)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # labels are N×1
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     official = sum(len(y) for part, y in zip(parts, ys, strict=True) if part != "test")
     source = wrap_arrays(np.concatenate(xs), y, path.stem, official, task=request.task, path=path)
     return decide_classes(source, request.classes)
@@ -187,7 +187,7 @@ def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | N
 
 
 def pack_inputs(arrays: Arrays, path: Path) -> Record | None:
-    """Replace ``x.image``, ``x.table``, … by packed rows ``x``; return None if there are none."""
+    """Replace the arrays ``x.image``, ``x.table``, … by packed rows ``x``; return their record, or None."""
     inputs = dict[str, dict[str, NDArray[Any]]]()
     for key in [k for k in arrays if "." in k]:
         part, _, name = key.partition(".")
@@ -237,9 +237,7 @@ def wrap_arrays(
         shape_text = "×".join(map(str, x.shape))
         raise DataError(f"{path or name}: x is {shape_text}: its examples have no values")
     if x.dtype == np.uint8:
-        x = x[:, None] if x.ndim == 3 else x
-        if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3):
-            x = x.transpose(0, 3, 1, 2)
+        x = move_channels_first(x)
     elif np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
         if has_channels_last(x.shape[1:]) and x.shape[1:] != shape:
@@ -257,14 +255,14 @@ def wrap_arrays(
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if numbers of this shape are an image H×W×C."""
+    """Return True if an example of floats with this shape is an image H×W×C."""
     if len(shape) != 3 or shape[2] > 4:
         return False
     return min(shape[:2]) > 4 or shape[0] == shape[1] != shape[2]
 
 
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
-    """Read a folder with one ``.npz`` per user, named after the user."""
+    """Read a folder with one ``.npz`` per client, named after the client."""
     paths = sorted(list_files(folder, ".npz"), key=lambda p: make_natural_sort_key(p.stem))
     loaded = [load_npz_arrays(p) for p in paths]
     files, record = [arrays for arrays, _ in loaded], loaded[0][1]
@@ -302,6 +300,9 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
     )
 
 
+ARRAYS = (np.ndarray, torch.Tensor)
+
+
 def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
@@ -313,7 +314,7 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
         data = (data["x"], data["y"])
     if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(d.dataset if isinstance(d, DataLoader) else d for d in data)
-        if all(type(d) is tuple and len(d) == 2 and is_array(d[1]) for d in data):
+        if all(type(d) is tuple and len(d) == 2 and isinstance(d[1], ARRAYS) for d in data):
             return (*data[0], *data[1])  # (x_train, y_train), (x_test, y_test), as of Keras
     data = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(data, Dataset):
@@ -323,13 +324,8 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     return data
 
 
-def is_array(value: object) -> bool:
-    """Return True for an array of NumPy or a tensor."""
-    return isinstance(value, np.ndarray | torch.Tensor)
-
-
 def to_array(value: Any) -> NDArray[Any]:
-    """Convert to an array, even a tensor that needs a gradient or is on another device."""
+    """Convert a value to a NumPy array, even a tensor that requires a gradient or is on a GPU."""
     return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
 
@@ -362,7 +358,7 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
 
 
 def split_example(item: Any) -> tuple[Any, Any]:
-    """Return the example and the label of an item: a pair, or a dict that includes ``labels``."""
+    """Split an item of a ``Dataset``, a pair or a dict with ``labels``, into example and label."""
     if not isinstance(item, Mapping):
         x, y = item
         return x, y
@@ -373,7 +369,7 @@ def split_example(item: Any) -> tuple[Any, Any]:
 
 
 def describe_example(x: Any) -> str:
-    """Describe what all examples must have in common; the length of a sequence may differ."""
+    """Describe the type and shape that all examples of a ``Dataset`` must share; sequence lengths may differ."""
     if isinstance(x, Mapping):
         return f"a dict of {', '.join(x)}"
     if isinstance(x, tuple):
@@ -382,7 +378,7 @@ def describe_example(x: Any) -> str:
 
 
 def stack_parts(xs: Sequence[Any]) -> Any:
-    """Stack examples: each array of a dict or tuple separately; sequences stay in a list."""
+    """Stack the examples of a ``Dataset``: each array of a dict or tuple separately; sequences stay in a list."""
     if isinstance(xs[0], Mapping):
         return {k: stack_parts([np.asarray(x[k]) for x in xs]) for k in xs[0]}
     if isinstance(xs[0], tuple):
@@ -391,7 +387,7 @@ def stack_parts(xs: Sequence[Any]) -> Any:
 
 
 def parse_label(label: Any) -> int:
-    """Convert a label to a number, including tensors and NumPy numbers but not fractions."""
+    """Convert a label (a number, NumPy number or tensor) to int; raise ValueError for fractions."""
     if (number := int(label)) != label:
         raise ValueError(f"label {label}")
     return number

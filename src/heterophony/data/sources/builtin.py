@@ -16,24 +16,23 @@ from numpy.typing import NDArray
 from ...core.errors import DataError
 from ...core.randomness import make_generator
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
-from ..source import Source
+from ..source import Source, make_number_names
 from .reading import load_npz
 
-FILE = Path(
-    "datasets", "data", "digits.csv.gz"
-)  # in scikit-learn: 64 pixels and the label in a row
+# in scikit-learn: 64 pixels and the label in a row
+FILE = Path("datasets", "data", "digits.csv.gz")
 
 
 def read_digits(path: Path | None = None) -> Source:
-    """Read the digits, which are part of scikit-learn, so ``path`` is not used."""
+    """Read the digits data set from the installed scikit-learn; ``path`` is not used."""
     rows = np.loadtxt(find_digits_file(), delimiter=",", dtype=np.uint8)
     x, y = rows[:, :-1].reshape(-1, 1, 8, 8), rows[:, -1].astype(np.int64)
-    names = tuple(str(i) for i in range(10))
-    return Source("digits", np.ascontiguousarray(x), y, Scale(16.0, (0.5,), (0.5,)), names)
+    scale = Scale(16.0, (0.5,), (0.5,))
+    return Source("digits", np.ascontiguousarray(x), y, scale, make_number_names(10))
 
 
 def find_digits_file() -> Path:
-    """Find the file in the installed scikit-learn without importing it, which would take a second."""
+    """Find the digits in the installed scikit-learn without importing it, which would take a second."""
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         if (Path(folder) / FILE).is_file():
@@ -49,12 +48,12 @@ SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred
 
 
 def read_photos(path: Path | None = None) -> Source:
-    """Cut overlapping patches from two photographs; each photograph's five horizontal bands are classes."""
+    """Read the photos data set: patches of two photographs, with five horizontal bands of each as classes."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
     for number, name in enumerate(PHOTOS):
-        whole = shrink(load_sample_image(f"{name}.jpg"), SHRINK_FACTOR)
+        whole = average_pixel_blocks(load_sample_image(f"{name}.jpg"), SHRINK_FACTOR)
         tops = np.linspace(0, whole.shape[0] - SIDE, ROWS).astype(int)
         lefts = np.linspace(0, whole.shape[1] - SIDE, COLUMNS).astype(int)
         for row, top in enumerate(tops):
@@ -68,8 +67,8 @@ def read_photos(path: Path | None = None) -> Source:
     )
 
 
-def shrink(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
-    """Average blocks of ``times`` × ``times`` pixels; cut off the remainder at the edges."""
+def average_pixel_blocks(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
+    """Shrink an image by averaging blocks of ``times`` × ``times`` pixels; cut off incomplete blocks."""
     height, width = (side // times for side in image.shape[:2])
     blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)
     means: NDArray[np.float64] = blocks.mean((1, 3))
@@ -91,7 +90,7 @@ def read_small(read: Callable[[Path | None], Source], name: str, path: Path | No
 
 
 def choose_listed(source: Source, name: str) -> Source:
-    """Choose the images in the packaged list, in its order; if some are missing, draw others and add a remark."""
+    """Select a small data set's images by the packaged digests; if some are missing, draw others and add a remark."""
     train, test = load_digests(name)
     listed, found = np.concatenate([train, test]), digest_images(source.x, source.y)
     order = np.argsort(found, kind="stable")
@@ -102,7 +101,7 @@ def choose_listed(source: Source, name: str) -> Source:
             remark=f"{name} is not as published: {missing:,} of its {len(listed):,} images are not"
             " in these files; others were drawn",
         )
-    numbers = tuple(str(i) for i in range(len(source.labels)))  # not every copy names its classes
+    numbers = make_number_names(len(source.labels))  # not every copy names its classes
     return replace(source, x=source.x[rows], y=source.y[rows], official=len(train), labels=numbers)
 
 
@@ -126,7 +125,7 @@ def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
 
 
 def draw_images(source: Source) -> Source:
-    """Draw images from the official training and test sets with a fixed seed; keep their order."""
+    """Draw the images of a small data set with a fixed seed, separately for training and test."""
     train = len(source.y) if source.official is None else source.official
     rng = np.random.default_rng(DRAW_SEED)
     most_train, most_test = (n * len(source.labels) for n in (TRAIN_PER_CLASS, TEST_PER_CLASS))
@@ -144,7 +143,7 @@ def draw_rows(
 
 
 def halve_images(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Average each block of 2×2 pixels, rounded; an odd last row or column is left out."""
+    """Halve images by averaging each block of 2×2 pixels; an odd last row or column is left out."""
     height, width = (side // 2 * 2 for side in x.shape[2:])
     pixels = [x[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
     sums = np.stack(pixels).sum(axis=0, dtype=np.uint16)

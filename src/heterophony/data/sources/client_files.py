@@ -41,9 +41,9 @@ def is_pfllib(path: Path) -> bool:
 
 
 def name_pfllib_clients(path: Path) -> dict[str, str]:
-    """Map the clients that have a file in both folders, in natural order, to the names of their files.
+    """Map each client of a PFLlib folder, in natural order, to the name of its files in train and test.
 
-    A client is called as ``client_names`` in ``config.json`` says, else like its file.
+    Clients have the names in ``client_names`` of ``config.json``, or else those of their files.
     """
     train, test = ({p.stem for p in list_files(path / part, ".npz")} for part in PARTS)
     stems = sort_names(train & test)
@@ -55,12 +55,12 @@ def name_pfllib_clients(path: Path) -> dict[str, str]:
 
 
 def list_pfllib_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the clients that have a file in both folders."""
+    """Return the clients of a PFLlib folder: those with a file in both train and test."""
     return NamedClients(tuple(name_pfllib_clients(path)), has_split=True)
 
 
 def read_pfllib(path: Path, request: Request) -> Source:
-    """Read the training examples of all clients, then their test examples."""
+    """Read a PFLlib folder: the training examples of all clients, then their test examples."""
     clients = name_pfllib_clients(path)
     for part in PARTS:
         for file in list_files(path / part, ".npz"):
@@ -96,7 +96,7 @@ def read_pfllib(path: Path, request: Request) -> Source:
 def check_client_examples(
     file: Path, x: Examples, y: Examples, request: Request, classes: int | list[str] | None
 ) -> None:
-    """Raise DataError, with the name of the file, for numbers or labels that cannot be used."""
+    """Raise DataError if a client's PFLlib file has NaN, infinity, or labels outside the classes."""
     if not len(y):
         return
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
@@ -134,7 +134,7 @@ def read_client_file(path: Path) -> tuple[Examples, Examples]:
 
 
 def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
-    """Return the tokens of PFLlib's texts: pairs of a padded list and its length."""
+    """Return the tokens of PFLlib's texts, which are pairs of a padded list and its length."""
     rows = x.tolist() if x.ndim == 2 and x.shape[1] == 2 else []
     texts = [row[0] for row in rows if isinstance(row[0], list)]
     if not texts or len(texts) < len(rows) or len({len(text) for text in texts}) > 1:
@@ -155,12 +155,12 @@ def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
 
 
 def is_whole(y: NDArray[Any]) -> bool:
-    """Return True if all labels are whole numbers."""
+    """Return True if all labels of a PFLlib file are whole numbers."""
     return bool(y.ndim == 1 and np.isfinite(y).all() and (y == np.floor(y)).all())
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read ``config.json``; empty if there is none."""
+    """Read the ``config.json`` of a PFLlib folder; empty if there is none."""
     if not (path / CONFIG).exists():
         return {}
     try:
@@ -171,7 +171,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_classes(path: Path) -> int | list[str] | None:
-    """Return the names of the classes in ``config.json``, else their number; None if it is not given."""
+    """Return the class names or the number of classes in a PFLlib ``config.json``; None if it has neither."""
     content = read_config(path)
     count, names = content.get("num_classes"), content.get("class_names")
     if type(count) is not int or count < 1:
@@ -187,18 +187,18 @@ ACTIVITIES = (
 
 
 def is_har(path: Path) -> bool:
-    """Return True if a folder has the training features, labels and subjects."""
+    """Return True if a folder holds UCI HAR: training features, labels and subjects."""
     return all((path / "train" / f"{n}_train.txt").is_file() for n in ("X", "y", "subject"))
 
 
 def list_har_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the subjects; each is in the training set or in the test set, never in both."""
+    """Return the clients of UCI HAR: its subjects, each in either the training or the test set."""
     subjects = np.concatenate([read_column(path, part, "subject") for part in PARTS])
     return NamedClients(number_clients(subjects.tolist(), str(path))[1])
 
 
 def read_har(path: Path, request: Request) -> Source:
-    """Read windows of 9 signals and 128 steps if they are there, otherwise 561 features."""
+    """Read UCI HAR: windows of 9 signals × 128 steps if the folder has them, otherwise 561 features."""
     xs = [read_windows(path, part) for part in PARTS]
     ys = [read_column(path, part, "y") for part in PARTS]
     subjects = [read_column(path, part, "subject") for part in PARTS]
@@ -237,7 +237,7 @@ def read_column(path: Path, part: str, name: str) -> NDArray[np.int64]:
 
 
 def read_numbers(path: Path) -> NDArray[np.float32]:
-    """Read numbers that are separated by spaces, one row per line."""
+    """Read a text file of numbers separated by spaces, one row per line."""
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()
         rows = [line.split() for line in text.splitlines() if line.strip()]

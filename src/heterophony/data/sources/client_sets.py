@@ -65,14 +65,14 @@ MEDMNIST = {  # channels, classes, images, md5
 
 
 def make_medmnist_files(name: str) -> DatasetFiles:
-    """Return the files of a set of MedMNIST, and where they can be downloaded."""
+    """Return the file of a MedMNIST data set, and where to download it."""
     remote = RemoteFile(f"{MEDMNIST_URL}{name}.npz", MEDMNIST[name][3])
     hint = f"get {name}.npz from medmnist.com and set data.path to it"
     return DatasetFiles("medmnist", ((f"{name}.npz",),), (remote,), hint)
 
 
 def read_medmnist_set(path: Path | None = None, name: str = "pathmnist") -> Source:
-    """Read a set of MedMNIST; its images for validation count as training images."""
+    """Read a MedMNIST data set; its validation images count as training images."""
     local = find_or_download(make_medmnist_files(name), path)
     return replace(read_medmnist(local, Request(MEDMNIST[name][1])), name=name)
 
@@ -98,7 +98,7 @@ DIGIT5_DRAWN = (25_000, 9_000)  # training and test images of a domain, as in th
 
 
 def read_digit5(path: Path | None = None) -> Source:
-    """Read digits from five domains; keep at most ``DIGIT5_DRAWN`` images of each, drawn with a fixed seed."""
+    """Read Digit-Five: digits from five domains, at most ``DIGIT5_DRAWN`` images of each."""
     local = find_or_download(DIGIT5_FILES, path)
     folder = local / "Digit5" if (local / "Digit5").is_dir() else local
     parts: list[list[tuple[NDArray[np.uint8], NDArray[np.int64]]]] = [[], []]
@@ -125,7 +125,7 @@ def read_digit5(path: Path | None = None) -> Source:
 
 
 def read_digit_domain(folder: Path, domain: str) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """Read training and test images of a domain, N×H×W or N×H×W×3, with labels from 0."""
+    """Read the training and test images of a Digit-Five domain, N×H×W or N×H×W×3, with labels from 0."""
     mats = [load_mat(folder / name) for name in DIGIT5_MATS[domain]]
     where = folder / DIGIT5_MATS[domain][0]
     try:
@@ -150,7 +150,7 @@ def read_digit_domain(folder: Path, domain: str) -> list[tuple[NDArray[Any], NDA
 
 
 def load_mat(path: Path) -> dict[str, Any]:
-    """Load the arrays of a MATLAB file, as Digit5 has them."""
+    """Load the arrays of a MATLAB file of Digit-Five."""
     from scipy.io import loadmat  # type: ignore[import-untyped]  # slow
 
     try:
@@ -161,7 +161,7 @@ def load_mat(path: Path) -> dict[str, Any]:
 
 
 def to_colour(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return images as bytes N×3×32×32; grey images get three equal channels."""
+    """Convert images to bytes N×3×32×32; grey images get three equal channels."""
     from PIL import Image
 
     x = np.asarray(x).astype(np.uint8)
@@ -188,7 +188,7 @@ SIDE = 64  # images of different sizes are resized to this
 def read_pictures(
     name: str, train: Sequence[Picture], test: Sequence[Picture], labels: Iterable[str]
 ) -> Source:
-    """Read image files of any size; without test images there is no split."""
+    """Make a source from image files of any size, resized; without test images it has no official split."""
     both = [*train, *test]
     x = np.empty((len(both), 3, SIDE, SIDE), np.uint8)  # filled one by one, to avoid a second copy
     for at, picture in enumerate(both):
@@ -261,7 +261,7 @@ IWILDCAM_CLASSES = 182
 
 
 def read_iwildcam(path: Path | None = None) -> Source:
-    """Read photographs of animals, by camera; all that are not for training are test images."""
+    """Read iWildCam: photographs of animals, by camera; all images outside its training split are test images."""
     local = find_or_download(IWILDCAM_FILES, path)
     folder = local / IWILDCAM_ROOT if (local / IWILDCAM_ROOT).is_dir() else local
     table = folder / "metadata.csv"
@@ -327,7 +327,7 @@ PAMAP2_WINDOW, PAMAP2_STEP = 256, 128  # at 100 Hz
 
 
 def read_pamap2(path: Path | None = None) -> Source:
-    """Read windows of 2.56 seconds of one activity, half overlapping, by subject."""
+    """Read PAMAP2: half-overlapping windows of 2.56 seconds of one activity, by subject."""
     local = find_or_download(PAMAP2_FILES, path)
     folder = local / PAMAP2_ROOT if (local / PAMAP2_ROOT).is_dir() else local
     xs, ys, subjects, rows = [], [], [], 0
@@ -347,7 +347,7 @@ def read_pamap2(path: Path | None = None) -> Source:
 
 
 def read_recording(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Read the signals and the activity of every row; a missing value is replaced by the previous row's."""
+    """Read the signals and activities of a PAMAP2 file; missing values are replaced by the previous row's."""
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()
         table = np.loadtxt(io.StringIO(text), np.float32, ndmin=2)
@@ -365,7 +365,7 @@ def read_recording(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 def cut_windows(
     x: NDArray[np.float32], activity: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Cut windows in which one of the twelve activities does not change; return their classes, too."""
+    """Cut PAMAP2 signals into windows of a single activity; return the windows and their classes."""
     if len(x) < PAMAP2_WINDOW:
         return np.empty((0, x.shape[1], PAMAP2_WINDOW), np.float32), np.empty(0, np.int64)
     slide = np.lib.stride_tricks.sliding_window_view
@@ -399,7 +399,7 @@ def read_ag_news(path: Path | None = None, tokenizer: str | None = None) -> Sour
 
 
 def read_articles(path: Path) -> list[tuple[int, str]]:
-    """Read the class, from 0, and the text of each article of a file."""
+    """Read a file of AG News; return the class (from 0) and the text of each article."""
     found = []
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()

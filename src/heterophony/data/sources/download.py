@@ -22,7 +22,7 @@ TIMEOUTS = (15, 60)  # seconds to connect, and between two chunks
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download."""
+    """A file of a data set to download: its URL and MD5."""
 
     url: str
     md5: str
@@ -30,12 +30,12 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The name of the file to download, from its URL."""
+        """The file name, which is the last part of the URL."""
         return self.url.rpartition("/")[2]
 
 
 def download_file(remote: RemoteFile, folder: Path) -> Path:
-    """Return the file in the folder; download it if it is missing or is not the published one."""
+    """Download a file of a data set, unless the folder already has it with the published checksum."""
     import pooch  # type: ignore[import-untyped]  # imported only for downloads
 
     pooch.get_logger().setLevel(logging.WARNING)
@@ -55,7 +55,7 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Delete a compressed download and raise ValueError if its content is not the published one."""
+    """Raise ValueError, and delete a compressed download, if its content has another MD5."""
     try:
         content = decompress_gzip(path.read_bytes())
     except (OSError, EOFError, zlib.error):  # not gzip: for example a login page
@@ -68,8 +68,8 @@ def check_md5(path: Path, md5: str) -> None:
 def download_resumable(url: str, output: str, _pooch: object = None) -> None:
     """Download into a ``.part`` file next to the output, and rename it at the end.
 
-    The ``.part`` survives a lost connection or a signal. A lost connection is retried as long as
-    each try receives something.
+    The ``.part`` survives a lost connection or a signal. The download is retried as long as each try
+    receives some bytes.
     """
     part = Path(output).with_name(url.rpartition("/")[2] + ".part")
     with open_part_exclusively(part) as file, show_progress(part.stem) as show:
@@ -153,7 +153,7 @@ def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def explain_failure(error: Exception) -> str:
-    """Return in a few words why a download failed."""
+    """Describe in a few words why a download failed."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return "its checksum is not the published one"
@@ -197,7 +197,7 @@ class DatasetFiles:
 
 
 def list_cache_folders() -> list[Path]:
-    """List the folders for data sets; downloads go to the first one."""
+    """List the cache folders for data sets; downloads go to the first one."""
     own = os.environ.get("HETEROPHONY_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     shared = Path(base).expanduser() / "heterophony"
@@ -217,7 +217,7 @@ def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
 
 
 def download_to_cache(wanted: DatasetFiles) -> Path:
-    """Download into the first cache folder; if that fails, list in the error where files were looked for."""
+    """Download a data set into the first cache folder; the error of a failure lists all searched folders."""
     looked = " and ".join(map(str, wanted.list_search_paths()))
     missing = f"data set '{wanted.folder}' is not on this machine (looked in {looked})"
     if not wanted.remote_files:
@@ -234,7 +234,7 @@ def download_to_cache(wanted: DatasetFiles) -> Path:
 
 
 def is_present(folder: Path, name: str) -> bool:
-    """Return True if a folder has a file of a data set, compressed or not; ``*`` matches any name."""
+    """Return True if a folder has this file of a data set, possibly compressed; ``*`` matches any name."""
     return any(folder.glob(name)) or (folder / f"{name}.gz").exists()
 
 

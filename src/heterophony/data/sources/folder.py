@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ GREY_MODES = ("1", "L")
 def decode_image(
     blob: bytes, where: Path, grey: bool = False, side: int | None = None
 ) -> NDArray[np.uint8]:
-    """Decode an image to bytes, C×H×W, with one or three channels; ``side`` resizes to a square."""
+    """Decode an image file to an array C×H×W of bytes; ``side`` resizes it to a square."""
     from PIL import Image
 
     try:
@@ -48,7 +47,7 @@ def decode_image(
 
 
 def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
-    """Read width and height, and whether the image is grey, without decoding its pixels."""
+    """Read an image's width and height, and whether it is grey, without decoding its pixels."""
     from PIL import Image
 
     try:
@@ -62,7 +61,7 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def check_image(image: Any, where: object) -> None:
-    """Raise DataError for an image that bytes cannot hold, and for several images in one file."""
+    """Raise DataError for an image of more than 8 bits per pixel, or a file with several images."""
     if image.mode[0] in "IF":  # Pillow would cut larger values off
         bits = 16 if image.mode.startswith("I;16") else 32
         raise DataError(
@@ -75,7 +74,7 @@ def check_image(image: Any, where: object) -> None:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Read the bytes of an image file; raise DataError if it cannot be read."""
+    """Read the undecoded bytes of an image file; raise DataError if it cannot be read."""
     try:
         return read_regular_file(path, IMAGE_LIMIT)
     except OSError as error:
@@ -94,7 +93,7 @@ TEST_FOLDERS = ("test", "val")
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """A kind of files that hold one example each, in folders by class or by client and class."""
+    """A kind of file with one example each (images or texts), in folders by class, or by client and class."""
 
     plural: str  # shown in messages
     suffixes: frozenset[str]
@@ -122,13 +121,13 @@ class ExampleFiles:
         return path.is_dir() and any(map(self.has_classes, list_client_folders(path)))
 
     def list_clients(self, path: Path, users: str | None = None) -> NamedClients:
-        """Return the clients, which are named by their folders."""
+        """Return the clients, which have the names of their folders."""
         found = [(p.name, *self.list_train_and_test(p)) for p in list_client_folders(path)]
         names = tuple(name for name, train, _ in found if train)
         return NamedClients(names, has_split=all(test for _, train, test in found if train))
 
     def read_by_class(self, path: Path) -> Source:
-        """Read all files below a folder, with the names of their folders as classes."""
+        """Read all example files below a folder; the names of their folders are the classes."""
         train, test = self.list_train_and_test(path)
         x, record, y, labels = self._read_labelled([*train, *test])
         if len(labels) < 2:
@@ -166,7 +165,7 @@ class ExampleFiles:
         )
 
     def describe_unused(self, folders: list[Path]) -> str:
-        """Describe in one line which folder of validation examples is not read; empty if there is none."""
+        """Return a remark that a folder ``val`` is not read because there is a folder ``test``; else empty."""
         unused = [
             folder / TEST_FOLDERS[1]
             for folder in folders
@@ -177,7 +176,7 @@ class ExampleFiles:
     def _read_labelled(
         self, files: list[Path]
     ) -> tuple[NDArray[Any], Record | None, NDArray[np.int64], tuple[str, ...]]:
-        """Read files; return them, their record, their labels, and the names of the classes."""
+        """Read example files; return the examples, their record, their labels, and the class names."""
         labels = sorted({f.parent.name for f in files})
         y = np.array([labels.index(f.parent.name) for f in files], np.int64)
         return *self.read(files), y, tuple(labels)
@@ -218,16 +217,12 @@ def read_texts(files: list[Path]) -> list[str]:
     return texts
 
 
-def read_encoded_texts(
-    files: list[Path], tokenizer: str | None = None
-) -> tuple[NDArray[Any], Record | None]:
-    """Read text files as tokens."""
-    return encode_texts(read_texts(files), tokenizer)
-
-
 def make_text_files(tokenizer: str | None = None) -> ExampleFiles:
     """Return the ``ExampleFiles`` for text files, converted to tokens by a tokenizer if one is given."""
-    read = partial(read_encoded_texts, tokenizer=tokenizer)
+
+    def read(files: list[Path]) -> tuple[NDArray[Any], Record | None]:
+        return encode_texts(read_texts(files), tokenizer)
+
     return ExampleFiles("texts", frozenset([".txt"]), read, Scale())
 
 

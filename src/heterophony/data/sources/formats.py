@@ -18,7 +18,7 @@ from .reading import list_files
 
 @dataclass(frozen=True)
 class Format:
-    """One format of data: its name, the files that identify it, and its functions."""
+    """One format of users' data: its name, the files by which it is recognised, and its readers."""
 
     name: str
     looks: str  # the files by which it is recognised, for messages
@@ -48,7 +48,7 @@ CONVERSIONS = {
 
 
 def suggest_format(path: Path) -> str:
-    """Suggest what to do with data in no known format; empty if nothing can be said."""
+    """Suggest what to do with data in no known format; empty without a suggestion."""
     if path.is_file():
         return CONVERSIONS.get(path.suffix.lower(), "")
     for suffix in (".npz", ".json"):
@@ -95,7 +95,9 @@ def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
 CLASS_NAMES = "class_names.json"  # beside exported data whose labels do not name all classes
 
 
-def take_class_names(read: Callable[[Path, Request], Source]) -> Callable[[Path, Request], Source]:
+def take_stored_class_names(
+    read: Callable[[Path, Request], Source],
+) -> Callable[[Path, Request], Source]:
     """Return a reader that takes the classes from ``class_names.json``, unless they are given."""
 
     def read_with_names(path: Path, request: Request) -> Source:
@@ -130,8 +132,8 @@ FORMATS = (
     Format(
         "Hugging Face files",
         "a folder of save_to_disk, .parquet, train.jsonl, or train/metadata.jsonl beside images",
-        huggingface.is_saved,
-        take_class_names(huggingface.read_saved),
+        huggingface.is_saved_dataset,
+        take_stored_class_names(huggingface.read_saved_dataset),
         huggingface.list_clients_of_saved,
         COLUMN_SETTINGS,
     ),
@@ -156,7 +158,7 @@ FORMATS = (
         "a .csv or .tsv with a column label",
         tables.is_table,
         tables.read_table,
-        lambda path, users: NamedClients(tables.read_clients_of_table(path, users)),
+        lambda path, users: NamedClients(tables.list_clients_of_file(path, users)),
         COLUMN_SETTINGS,
     ),
     Format(
@@ -171,7 +173,7 @@ FORMATS = (
         "LEAF",
         "train/*.json and test/*.json, or *.json, with users, num_samples, user_data",
         leaf.is_leaf,
-        take_class_names(leaf.read_leaf),
+        take_stored_class_names(leaf.read_leaf),
         leaf.list_clients,
         ("classes", "task"),
     ),
@@ -186,7 +188,7 @@ FORMATS = (
         "arrays of each client",
         "CLIENT.npz with x and y, or x_train, y_train, x_test, y_test",
         lambda path: bool(list_files(path, ".npz")),
-        take_class_names(read_folder_of_npz),
+        take_stored_class_names(read_folder_of_npz),
         list_files_of_clients,
         ("classes", "task"),
     ),

@@ -1,4 +1,4 @@
-"""Read data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``), from files or loaded, and of flwr-datasets."""
+"""Read Hugging Face data sets (by name, from files, or already loaded) and partitions of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Features = Mapping[str, Any]
 
 
 def read_huggingface(name: str, request: Request, classes: int | None = None) -> Source:
-    """Read the named data set of the hub; ``classes`` selects one of several columns of labels."""
+    """Read a data set of the Hugging Face hub; ``classes`` selects one of several columns of labels."""
     return read_splits(name, load_splits(name), request, classes)
 
 
@@ -76,7 +76,7 @@ def read_splits(
     name: str, splits: Mapping[str, Any], request: Request, classes: int | None = None
 ) -> Source:
     """Read the splits of a Hugging Face data set, training before test."""
-    parts = list_parts(name, splits)
+    parts = list_train_and_test_splits(name, splits)
     features = parts[0].features
     if features.keys() >= SHAKESPEARE_COLUMNS and request.users in (None, "character_id"):
         return read_shakespeare_rows(name, parts[0])
@@ -84,7 +84,7 @@ def read_splits(
         raise DataError(f"{name}: there are no examples")
     clients = find_client_column(name, features, request.users)
     others = {k: feature for k, feature in features.items() if k != clients}
-    label = find_label(name, others, classes)
+    label = find_label_column(name, others, classes)
     inputs = {k: feature for k, feature in others.items() if k != label}
     source, columns = read_inputs(name, parts, inputs, label, request)
     used = {"train", *find_test_split(splits)}
@@ -93,29 +93,29 @@ def read_splits(
         official=len(parts[0]) if len(parts) > 1 else None,
         remark=describe_unused(name, columns, [k for k in splits if k not in used]),
     )
-    return source if clients is None else name_users(source, list_names(parts, clients), name)
+    return source if clients is None else name_users(source, list_labels(parts, clients), name)
 
 
 def read_inputs(
     name: str, parts: Sequence[Any], inputs: Features, label: str, request: Request
 ) -> tuple[Source, list[str]]:
-    """Read images if there are any, else arrays of numbers, else a text, else columns as a table.
+    """Read a data set's images if it has any, else arrays of numbers, else a text, else columns as a table.
 
-    Also return the names of the columns that are not read.
+    Return the source, and the names of the columns that are not read.
     """
     kinds = {k: type(feature).__name__ for k, feature in inputs.items()}
     images = [k for k, kind in kinds.items() if kind == "Image"]
     arrays = [k for k, kind in kinds.items() if kind in LIST_FEATURES]
-    columns = [k for k, feature in inputs.items() if is_number(feature)]
-    text = None if images or arrays else find_text(parts, inputs, alone=not columns)
+    columns = [k for k, feature in inputs.items() if is_number_column(feature)]
+    text = None if images or arrays else find_text_column(parts, inputs, alone=not columns)
     if not images and not arrays and not columns and text is None:
         raise DataError(
             f"{name} has no column of type Image and none of numbers; it has: {', '.join([*inputs, label])};"
             f" {EACH_TEXT}"
         )
     if not images and not arrays and text is None:
-        listed = {k: collect(parts, k) for k in inputs}
-        labels = list_labels(parts, label) if request.classes else list_numbers(parts, label)
+        listed = {k: collect_column(parts, k) for k in inputs}
+        labels = list_labels(parts, label) if request.classes else list_stored_labels(parts, label)
         names = request.classes or getattr(parts[0].features[label], "names", None)
         own = replace(request, classes=names, users=None)
         return read_columns(Table(name, name, {**listed, LABEL: labels}), own), []
@@ -124,12 +124,12 @@ def read_inputs(
     if text is None and request.tokenizer is not None:
         raise DataError(f"data.tokenizer: {name} has no text; {EACH_TEXT}")
     if text is not None:
-        texts = [value or "" for value in collect(parts, text)]
+        texts = [value or "" for value in collect_column(parts, text)]
         x, record = encode_texts(texts, request.tokenizer)
     else:
         x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
     names = getattr(parts[0].features[label], "names", None)
-    values = list_numbers(parts, label)
+    values = list_stored_labels(parts, label)
     check_labels_given(values, name)
     source = wrap_arrays(x, np.array(values), name, task=request.task)
     source = source if record is None else replace(source, x=x, record=record)
@@ -140,7 +140,7 @@ def read_inputs(
 
 
 def describe_unused(name: str, columns: Sequence[str], splits: Sequence[str]) -> str:
-    """Describe in one line what is not read of a data set; empty if everything is."""
+    """Return a remark on the columns and splits that are not read; empty if all are."""
     found = [
         f"the {word}{'s' * (len(names) > 1)} {', '.join(names)}"
         for word, names in (("column", columns), ("split", splits))
@@ -150,14 +150,14 @@ def describe_unused(name: str, columns: Sequence[str], splits: Sequence[str]) ->
     return f"{name}: {' and '.join(found)} {verb} not used" if found else ""
 
 
-def is_number(feature: Any) -> bool:
+def is_number_column(feature: Any) -> bool:
     """Return True if a column of a Hugging Face data set holds one number per row."""
     return str(getattr(feature, "dtype", "")).startswith(NUMBER_TYPES) and not hasattr(
         feature, "shape"
     )
 
 
-def find_text(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None:
+def find_text_column(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None:
     """Return the column of the text to train on; ``alone`` means that there are no numeric columns.
 
     Next to numeric columns, a column with few different texts holds categories.
@@ -166,30 +166,33 @@ def find_text(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None
     named = next((k for k in TEXT_NAMES if k in texts), None)
     if alone:
         return texts[0] if len(texts) == 1 else named
-    if named is not None and len(set(collect(parts, named))) > MAX_CATEGORIES:
+    if named is not None and len(set(collect_column(parts, named))) > MAX_CATEGORIES:
         return named
     return None
 
 
-def collect(parts: Sequence[Any], column: str) -> list[Any]:
-    """Return the values of one column in all splits."""
+def collect_column(parts: Sequence[Any], column: str) -> list[Any]:
+    """Return the values of one column of a Hugging Face data set, in all splits."""
     return [value for part in parts for value in part[column]]
 
 
 def list_labels(parts: Sequence[Any], label: str) -> list[Any]:
-    """List the labels of all rows, as names if they have any."""
-    names, values = getattr(parts[0].features[label], "names", None), list_numbers(parts, label)
+    """List the values of a column in all splits; class labels are replaced by their names."""
+    names, values = (
+        getattr(parts[0].features[label], "names", None),
+        list_stored_labels(parts, label),
+    )
     return values if names is None else [None if v is None else names[v] for v in values]
 
 
-def list_numbers(parts: Sequence[Any], label: str) -> list[Any]:
-    """List the labels of all rows as they are stored; a class that was not published is missing."""
+def list_stored_labels(parts: Sequence[Any], label: str) -> list[Any]:
+    """List the values of a column in all splits as stored; unpublished class labels (-1) become None."""
     named = getattr(parts[0].features[label], "names", None) is not None
-    return [None if named and v == NO_LABEL else v for v in collect(parts, label)]
+    return [None if named and v == NO_LABEL else v for v in collect_column(parts, label)]
 
 
 def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
-    """Stack the images of all rows: as grey if all are grey, else in colour."""
+    """Stack the images of a column of a Hugging Face data set: as grey if all are grey, else in colour."""
     pictures = load_images(name, parts, column)
     for row, picture in enumerate(pictures, 1):
         if picture is None:
@@ -203,9 +206,9 @@ def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uin
 
 
 def load_images(name: str, parts: Sequence[Any], column: str) -> list[Any]:
-    """Return the images of a column; raise DataError with the first row that cannot be decoded."""
+    """Decode the images of a column; raise DataError that names the first unreadable row."""
     try:
-        return collect(parts, column)
+        return collect_column(parts, column)
     except Exception as error:  # Pillow and datasets raise many types
         reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
@@ -214,7 +217,7 @@ def load_images(name: str, parts: Sequence[Any], column: str) -> list[Any]:
 
 
 def count_readable(parts: Sequence[Any]) -> int:
-    """Count the rows before the first one that cannot be decoded."""
+    """Count the rows of a Hugging Face data set before the first one that cannot be decoded."""
     count = 0
     try:
         for part in parts:
@@ -226,9 +229,9 @@ def count_readable(parts: Sequence[Any]) -> int:
 
 
 def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
-    """Stack the arrays that a column holds, one per row."""
+    """Stack the arrays in a column of a Hugging Face data set, one per row."""
     try:
-        x = np.array(collect(parts, column))
+        x = np.array(collect_column(parts, column))
     except ValueError:
         raise DataError(f"{name}: the lists in column '{column}' have different lengths") from None
     if not np.issubdtype(x.dtype, np.number):
@@ -250,7 +253,7 @@ def hide_progress(package: Any) -> Iterator[None]:
             package.enable_progress_bars()
 
 
-def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
+def list_train_and_test_splits(name: str, splits: Mapping[str, Any]) -> list[Any]:
     """Return the training split and, if there is one, the test split."""
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
@@ -265,30 +268,25 @@ def find_test_split(splits: Mapping[str, Any]) -> list[str]:
 
 
 def find_client_column(name: str, columns: Features, users: str | None) -> str | None:
-    """Return the column that names clients; None if there is none."""
+    """Return the column of a Hugging Face data set that names clients; None if there is none."""
     if users is not None and users not in columns:
         raise DataError(f"data.users: {name} has no column '{users}'; it has: {', '.join(columns)}")
     return users or (CLIENT if CLIENT in columns else None)
 
 
-def list_names(parts: Sequence[Any], column: str) -> list[Any]:
-    """List the client name of every example."""
-    return list_labels(parts, column)
-
-
 def list_clients(splits: Mapping[str, Any], users: str | None) -> NamedClients:
-    """Return the clients in the splits of a data set; none if no column names them."""
-    parts = list_parts("datasets", splits)
+    """Return the clients in a Hugging Face data set's splits; none if no column names them."""
+    parts = list_train_and_test_splits("datasets", splits)
     column = find_client_column("datasets", parts[0].features, users)
     if column is None:
         return NO_CLIENTS
-    names = number_clients(list_names(parts, column), "datasets")[1]
-    held = [set(map(str, list_names([part], column))) for part in parts]
+    names = number_clients(list_labels(parts, column), "datasets")[1]
+    held = [set(map(str, list_labels([part], column))) for part in parts]
     return NamedClients(names, has_split=len(held) > 1 and held[0] == held[1])
 
 
 def list_clients_of_hub(name: str, users: str | None) -> NamedClients:
-    """Return the clients in a data set of the hub; none if it cannot be read here."""
+    """Return the clients in a data set of the Hugging Face hub; none if it cannot be read here."""
     try:
         return list_clients(load_splits(name), users)
     except DataError:  # reading the examples will report what is wrong
@@ -305,16 +303,16 @@ SAVED_FILES = ("dataset_dict.json", "state.json")  # written by save_to_disk
 LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # written by export, and by imagefolder
 
 
-def is_saved(path: Path) -> bool:
-    """Return True if a path holds a data set stored by ``datasets``: saved to disk, Parquet, JSON lines."""
+def is_saved_dataset(path: Path) -> bool:
+    """Return True if a path holds a Hugging Face data set: from save_to_disk, Parquet, or JSON lines."""
     if path.suffix == ".parquet":
         return path.exists()
     names = (*SAVED_FILES, *LINES_FILES)
     return any((path / n).is_file() for n in names) or any(path.glob("**/train*.parquet"))
 
 
-def load_saved(path: Path) -> Mapping[str, Any]:
-    """Load the splits of a data set that ``datasets`` stored at a path."""
+def load_saved_dataset(path: Path) -> Mapping[str, Any]:
+    """Load the splits of a Hugging Face data set from its files."""
     package = import_datasets(str(path))
     try:
         with hide_progress(package):
@@ -328,14 +326,14 @@ def load_saved(path: Path) -> Mapping[str, Any]:
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
 
 
-def read_saved(path: Path, request: Request) -> Source:
-    """Read a data set that ``datasets`` has stored."""
-    return read_splits(path.name, load_saved(path), request)
+def read_saved_dataset(path: Path, request: Request) -> Source:
+    """Read a Hugging Face data set from its files."""
+    return read_splits(path.name, load_saved_dataset(path), request)
 
 
 def list_clients_of_saved(path: Path, users: str | None) -> NamedClients:
-    """Return the clients that a column names; the split is kept if every client is in both parts."""
-    return list_clients(load_saved(path), users)
+    """Return the clients in the files of a Hugging Face data set."""
+    return list_clients(load_saved_dataset(path), users)
 
 
 def import_datasets(name: str) -> Any:
@@ -349,7 +347,7 @@ def import_datasets(name: str) -> Any:
 
 
 def load_splits(name: str) -> Mapping[str, Any]:
-    """Load all splits of a data set on the hub."""
+    """Load all splits of a data set from the Hugging Face hub."""
     package, hub_name = import_datasets(name), name.removeprefix(HF_PREFIX)
     try:
         with hide_progress(package):
@@ -362,8 +360,8 @@ def load_splits(name: str) -> Mapping[str, Any]:
     return splits
 
 
-def find_label(name: str, columns: Features, classes: int | None = None) -> str:
-    """Return the column of labels: of type ClassLabel, with this number of classes if given, or called label."""
+def find_label_column(name: str, columns: Features, classes: int | None = None) -> str:
+    """Return the column of labels: one of type ClassLabel (with ``classes`` classes, if given), or one called label."""
     numbered = [k for k, feature in columns.items() if type(feature).__name__ == "ClassLabel"]
     if classes is not None:
         numbered = [k for k in numbered if len(columns[k].names) == classes]
@@ -379,7 +377,7 @@ def find_label(name: str, columns: Features, classes: int | None = None) -> str:
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:
-    """Make a source of LEAF's Shakespeare, in which a row is a window of a role's text."""
+    """Make a source of LEAF's Shakespeare from the hub, where each row is a window of a role's text."""
     users: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         user = users.setdefault(str(row["character_id"]), {"x": [], "y": []})
@@ -397,7 +395,7 @@ def read_shakespeare_rows(name: str, rows: Any) -> Source:
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """The rows of several data sets, one after the other."""
+    """The rows of several Hugging Face data sets, one after another, with the interface of one."""
 
     parts: Sequence[Any]
 
@@ -411,7 +409,7 @@ class JoinedRows:
         return sum(map(len, self.parts))
 
     def __getitem__(self, column: str) -> list[Any]:
-        return [value for part in self.parts for value in part[column]]
+        return collect_column(self.parts, column)
 
     def __iter__(self) -> Iterator[Any]:
         return (row for part in self.parts for row in part)
@@ -425,7 +423,7 @@ def is_flower_data(data: object) -> bool:
 
 
 def read_flower_data(data: Any, request: Request) -> Source:
-    """Read each partition as a client; partitions of the test split are the clients' test examples."""
+    """Read partitions of flwr-datasets as clients; partitions of the test split become their test examples."""
     if request.users is not None:
         raise DataError(
             "users: the partitioner already names the client of each example; remove users"
@@ -439,8 +437,11 @@ def read_flower_data(data: Any, request: Request) -> Source:
 def read_joined(
     name: str, splits: Mapping[str, list[Any]], clients: Sequence[object], request: Request
 ) -> Source:
-    """Read splits that contain one data set per client, in the order of the clients."""
-    parts = {k: [list_parts(name, {"train": rows})[0] for rows in v] for k, v in splits.items()}
+    """Make a source from splits that hold one Hugging Face data set per client, in client order."""
+    parts = {
+        k: [list_train_and_test_splits(name, {"train": rows})[0] for rows in v]
+        for k, v in splits.items()
+    }
     source = read_splits(name, {k: JoinedRows(rows) for k, rows in parts.items()}, request)
     owners = [
         client
@@ -452,13 +453,13 @@ def read_joined(
 
 
 def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source:
-    """Read the ``Dataset`` or ``DatasetDict`` of every client; each keeps its own test split."""
+    """Make a source from one ``Dataset`` or ``DatasetDict`` per client; test splits are kept."""
     if request.users is not None:
         raise DataError("users: the keys already name the client of each example; remove users")
     held = {client: get_splits(own) for client, own in data.items()}
     train, tests = {}, {}
     for client, splits in held.items():
-        train[client], *test = list_parts(f"client {client}", splits)
+        train[client], *test = list_train_and_test_splits(f"client {client}", splits)
         if test:
             tests[client] = test[0]
         if train[client].features != next(iter(train.values())).features:
@@ -475,9 +476,9 @@ def read_datasets_by_client(data: Mapping[str, Any], request: Request) -> Source
 
 
 def load_flower_partitions(data: Any) -> dict[str, dict[Any, Any]]:
-    """Load the training partitions and, if the test split is partitioned too, the test partitions.
+    """Load the training partitions of flwr-datasets and, if the test split is partitioned, its partitions.
 
-    Partitions are named by the column that they were made by, if there is one, else numbered.
+    Partitions by a column are named by its values; others are numbered.
     """
     try:
         rules = dict(data.partitioners) if hasattr(data, "partitioners") else {"train": data}

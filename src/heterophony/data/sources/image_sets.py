@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...core.errors import DataError
 from ...core.files import decompress_gzip
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
-from ..source import Source
+from ..source import Source, make_number_names
 from .arrays import Request, read_npz
 from .download import DatasetFiles, RemoteFile, find_or_download
 from .folder import decode_image
@@ -87,7 +87,7 @@ def read_mnist(path: Path | None = None) -> Source:
 
 
 def make_emnist_files(split: str) -> DatasetFiles:
-    """Return where a split of EMNIST is found; all splits are in one archive."""
+    """Return the files of a split of EMNIST; all splits are in one archive."""
     files = list_emnist_names(split)
     unpacked = tuple(f"gzip/{f}" for f in files)
     hint = "get NIST's gzip.zip from www.nist.gov/itl/products-and-services/emnist-dataset and set data.path to it"
@@ -111,7 +111,7 @@ def read_emnist(path: Path | None = None, split: str = "balanced", name: str = "
 def read_idx_dataset(
     name: str, path: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
 ) -> Source:
-    """Read images and labels, training before test; ``first`` is the smallest label."""
+    """Read a data set of idx files, training before test; ``first`` is the smallest label."""
     x, y, x_test, y_test = (read_idx(path, f) for f in files)
     for some in (x, x_test):
         if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
@@ -219,7 +219,7 @@ def read_cifar(
         return replace(source, name=name, remark="")
     local = find_or_download(layout.dataset_files, path)
     if local.suffix == ".npz":
-        numbers = tuple(str(i) for i in range(classes))
+        numbers = make_number_names(classes)
         return replace(read_npz(local), name=name, labels=numbers)  # checks the labels again
     with open_archive(local, layout.folder) as files:
         class_names = unpickle_file(files, layout.meta).get(names)
@@ -239,7 +239,7 @@ def read_cifar(
 def read_batch(
     files: ArchiveFiles, name: str, labels: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read images and labels of one file; a row has 1024 red, then green, then blue bytes."""
+    """Read images and labels of one CIFAR file; a row has 1024 red, then green, then blue bytes."""
     content = unpickle_file(files, name)
     x, y = content.get("data"), content.get(labels)
     if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,) or x.dtype.hasobject:
@@ -281,17 +281,16 @@ TINYIMAGENET_FILES = DatasetFiles(
 def read_tinyimagenet(
     path: Path | None = None, side: int = 64, name: str = "tinyimagenet"
 ) -> Source:
-    """Read the training images, then *val* as test images, as the labels of *test* were never published."""
+    """Read Tiny ImageNet: training images, then *val* as test images, as *test* has no published labels."""
     with open_archive(find_or_download(TINYIMAGENET_FILES, path), ARCHIVE_FOLDER) as files:
         ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
         images = [*list_training_images(files, label), *list_validation_images(files, label)]
-        x = np.empty(
-            (len(images), 3, side, side), np.uint8
-        )  # filled one by one, to avoid a second copy
+        # filled one by one, to avoid a second copy
+        x = np.empty((len(images), 3, side, side), np.uint8)
         for at, (file, _) in enumerate(images):
             x[at] = decode_image(files.read_first(file)[1], files.path / file, side=side)
-        labels = read_class_names(files, ids)
+        labels = read_tinyimagenet_class_names(files, ids)
     official = sum(file.startswith("train/") for file, _ in images)
     y = np.array([label for _, label in images], np.int64)
     return Source(name, x, y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
@@ -321,8 +320,8 @@ def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[t
     return sorted(images)
 
 
-def read_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
-    """Return the first word of each class in words.txt, or its id if there is no word or two classes share it."""
+def read_tinyimagenet_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
+    """Return each class's first word in words.txt, or its id if it has none or shares it with another class."""
     pairs = (line.partition("\t") for line in files.read_text("words.txt").splitlines())
     words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
     names = [words.get(wnid) or wnid for wnid in ids]

@@ -32,7 +32,7 @@ KEYS = ("users", "num_samples", "user_data")
 
 @dataclass(frozen=True)
 class UserExamples:
-    """The examples of one user, as in a file."""
+    """The examples of one user in a LEAF file."""
 
     file: Path
     x: Any  # a list, or an array of numbers
@@ -61,7 +61,7 @@ def load_users(files: Iterable[Path]) -> dict[str, UserExamples]:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Load one file; raise DataError if it is damaged or not one of LEAF's."""
+    """Load one LEAF file; raise DataError if it is damaged or has another format."""
     try:
         content = json.loads(read_regular_file(path, DATA_LIMIT))
         if not isinstance(content["users"], list) or not isinstance(content["user_data"], dict):
@@ -75,7 +75,7 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
-    """Return the examples of one user; raise DataError if they are not two lists of equal length."""
+    """Parse the examples of one LEAF user; raise DataError if they are not two lists of equal length."""
     if not isinstance(user, str) or user not in data:
         raise DataError(f"{path} is not one of LEAF's files (lacks {user!r})")
     held = data[user]
@@ -86,7 +86,7 @@ def parse_user(path: Path, user: object, data: dict[str, Any]) -> UserExamples:
 
 
 def compact_numbers(x: list[Any]) -> Any:
-    """Return lists of numbers as an array, which needs a tenth of the memory; anything else is unchanged."""
+    """Convert lists of numbers to an array, which needs a tenth of the memory; leave others unchanged."""
     first = x[0] if x else None
     if not isinstance(first, list) or not first or not isinstance(first[0], int | float):
         return x
@@ -97,9 +97,9 @@ def compact_numbers(x: list[Any]) -> Any:
 
 
 def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """List the files of training and of test examples, here or in LEAF's folder ``data``.
+    """List LEAF's training files and test files in a folder or in its subfolder ``data``.
 
-    Without a split, all files are in the first list.
+    Without a split, the second list is empty.
     """
     for place in (path, path / DATA_FOLDER):
         train, test = (list_files(place / part, ".json") for part in ("train", "test"))
@@ -133,7 +133,7 @@ def has_leaf_keys(path: Path) -> bool:
 
 
 def list_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the users; only those with training and test examples, if there are any."""
+    """Return the users of LEAF files as clients: those with both training and test examples, if any."""
     train, test = (load_users(files) for files in list_leaf_files(path))
     both = [u for u, held in train.items() if held.y and u in test and test[u].y]
     if both:
@@ -142,7 +142,7 @@ def list_clients(path: Path, users: str | None = None) -> NamedClients:
 
 
 def read_leaf(path: Path, request: Request) -> Source:
-    """Read the examples of all users; a split into folders train and test is kept."""
+    """Read LEAF files; a split into the folders train and test is kept."""
     files, test_files = list_leaf_files(path)
     train, test = load_users(files), load_users(test_files)
     return replace(
@@ -151,7 +151,7 @@ def read_leaf(path: Path, request: Request) -> Source:
 
 
 def make_source(path: Path, train: Users, test: Users, request: Request) -> Source:
-    """Make a source of the examples of all users: images, texts, windows of text, or numbers."""
+    """Make a source from the examples of all LEAF users: images, texts, windows of text, or numbers."""
     everything = [held for part in (train, test) for held in part.values() if held.y]
     if not everything:
         raise DataError(f"{path} has no user with examples")
@@ -182,7 +182,7 @@ def make_source(path: Path, train: Users, test: Users, request: Request) -> Sour
 def read_user(
     path: Path, name: str, held: UserExamples, task: TaskName
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the examples and the labels of one user."""
+    """Convert the examples and labels of one LEAF user to arrays."""
     x, y = parse_examples(path, name, held), parse_labels(name, held, task)
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
         raise DataError(f"{held.file}: user '{name}': x holds NaN, infinity or null")
@@ -192,7 +192,7 @@ def read_user(
 def check_same_shape(
     users: Sequence[tuple[Path, str]], read: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> None:
-    """Raise DataError if the examples or labels of a user have another shape than the first user's."""
+    """Raise DataError if the examples or labels of a LEAF user have another shape than the first user's."""
     shapes = [(x.shape[1:], y.shape[1:]) for x, y in read]
     for (file, name), shape in zip(users, shapes, strict=True):
         if shape != shapes[0]:
@@ -203,7 +203,7 @@ def check_same_shape(
 
 
 def describe_left_out(path: Path, train: Users, test: Users) -> str:
-    """Describe in one line which users cannot be clients with the split; empty if all can."""
+    """Return a remark on users without training or test examples, who are no clients; empty if all are."""
     held = [{u for u, own in part.items() if own.y} for part in (train, test)]
     left_out = (held[0] | held[1]) - (held[0] & held[1])
     if not held[0] & held[1] or not left_out:
@@ -225,9 +225,9 @@ def is_reddit(held: UserExamples) -> bool:
 
 
 def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Source:
-    """Read each list of tokens as an example whose targets are the next tokens; padding does not count.
+    """Read LEAF's Reddit: lists of tokens whose targets are the next tokens; padding is ignored.
 
-    The vocabulary is that of the training examples.
+    The vocabulary is built from the training examples.
     """
     if request.task != "sequence":
         raise DataError(
@@ -264,13 +264,13 @@ def read_reddit(path: Path, train: Users, test: Users, request: Request) -> Sour
 
 
 def encode_tokens(positions: Mapping[str, int], rows: list[list[str]]) -> NDArray[np.int64]:
-    """Convert tokens to their positions in the vocabulary; others become ``UNKNOWN``."""
+    """Convert Reddit's tokens to positions in the vocabulary; tokens outside it become ``UNKNOWN``."""
     unknown = positions[UNKNOWN]
     return np.array([[positions.get(token, unknown) for token in row] for row in rows], np.int64)
 
 
 def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the lists of tokens of all comments of a user, and those of their targets."""
+    """Join the token lists of all comments of a Reddit user; return inputs and targets."""
     x: list[list[str]] = []
     y: list[list[str]] = []
     for tokens, about in zip(held.x, held.y, strict=True):
@@ -289,12 +289,12 @@ def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], li
 
 
 def is_next_character(held: UserExamples) -> bool:
-    """Return True if a user's examples are texts, and the labels single characters."""
+    """Return True if a LEAF user's examples are texts and the labels are the next characters."""
     return all(isinstance(v, str) for v in (held.x[0], held.y[0])) and len(held.y[0]) == 1
 
 
 def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
-    """Convert one user's examples: lists of numbers, names of images, or the tweets of Sent140."""
+    """Convert one LEAF user's examples: lists of numbers, names of images, or Sent140's tweets."""
     where = f"{held.file}: user '{user}'"
     if all(isinstance(v, str) for v in held.x):
         return read_named_images(path, held.x, where)
@@ -332,7 +332,7 @@ def read_named_images(path: Path, names: Sequence[str], where: str) -> NDArray[n
 
 
 def parse_labels(user: str, held: UserExamples, task: TaskName) -> NDArray[Any]:
-    """Convert one user's labels; whole numbers may be written as 3.0."""
+    """Convert one LEAF user's labels; whole numbers may be written as 3.0."""
     try:
         y = np.array(held.y)
         if not np.issubdtype(y.dtype, np.number):
@@ -361,7 +361,7 @@ Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
 
 
 def read_shakespeare(path: Path | None = None) -> Source:
-    """Read the training windows of all users, then the test windows of all users."""
+    """Read LEAF's Shakespeare: the training windows of all users, then their test windows."""
     local = find_or_download(SHAKESPEARE_FILES, path)
     if local.is_file():
         files = [local]
@@ -424,7 +424,7 @@ def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
 
 
 def parse_all_windows(users: Mapping[str, UserExamples]) -> dict[str, Windows]:
-    """Convert the examples of all users; leave out users without any."""
+    """Convert the examples of all users to windows of text; leave out users without any."""
     windows = {
         u: parse_windows(held.x, held.y, f"{held.file}: user '{u}'") for u, held in users.items()
     }
@@ -432,7 +432,7 @@ def parse_all_windows(users: Mapping[str, UserExamples]) -> dict[str, Windows]:
 
 
 def parse_windows(x: list[Any], y: list[Any], where: str) -> Windows:
-    """Convert one user's examples: strings of 80 characters, and the character after each."""
+    """Convert one user's windows of text: strings of 80 characters, and the character after each."""
     for texts, length in ((x, WINDOW_LENGTH), (y, 1)):
         if not all(isinstance(t, str) and len(t) == length for t in texts):
             raise DataError(f"{where}: x must be strings of {WINDOW_LENGTH} characters, y of one")
@@ -456,7 +456,7 @@ SONNETS = "THE SONNETS"  # numbers and indented verses look like speeches; LEAF 
 
 
 def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
-    """Read the windows of every role that speaks more than two lines in a play."""
+    """Read Shakespeare's plays as plain text: the windows of every role with more than two lines."""
     text = "\n".join(
         read_regular_file(path, DATA_LIMIT).decode("utf-8-sig", "replace") for path in files
     )
@@ -470,7 +470,7 @@ def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
 
 
 def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
-    """Collect the lines that each role of a play speaks, under the name PLAY_ROLE."""
+    """Collect the lines that each role in Shakespeare's plays speaks, under the name PLAY_ROLE."""
     spoken: dict[str, list[str]] = {}
     title, role = "", None
     for number, line in enumerate(lines):
@@ -503,7 +503,7 @@ def find_title(above: list[str]) -> str:
 
 
 def slide_windows(text: str) -> Windows:
-    """Cut every window of 80 characters, shifted by one character, and the character after it."""
+    """Cut a text into all windows of 80 characters; return them and the character after each."""
     code = encode_text(re.sub("  +", " ", text.replace("\n", " ")))
     if len(code) <= WINDOW_LENGTH:
         return np.empty((0, WINDOW_LENGTH), np.int8), np.empty(0, np.int64)

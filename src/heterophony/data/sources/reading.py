@@ -23,7 +23,7 @@ from ...core.files import DATA_LIMIT, check_expansion, open_regular_file, read_r
 
 
 def list_files(folder: Path, *suffixes: str) -> list[Path]:
-    """List the files with one of these suffixes, by name; those that begin with a dot are no data."""
+    """List the visible files of a folder with one of these suffixes, by name."""
     found = [p for suffix in suffixes for p in folder.glob(f"*{suffix}")]
     return sorted(p for p in found if not p.name.startswith("."))
 
@@ -31,7 +31,7 @@ def list_files(folder: Path, *suffixes: str) -> list[Path]:
 def load_npz(
     path: Path, wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, NDArray[Any]]:
-    """Load the wanted arrays of an ``.npz``; a damaged file may raise almost any error."""
+    """Load the arrays of an ``.npz`` whose names are wanted; a damaged file may raise almost any error."""
     with open_regular_file(path) as opened, zipfile.ZipFile(opened) as archive:
         members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
         members = {name: m for name, m in members.items() if wanted(name)}
@@ -54,7 +54,7 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
 
 
 def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and type of an array, up to the start of its content."""
+    """Read the shape and type of an array from the header of its ``.npy``."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0
@@ -80,7 +80,7 @@ class ArchiveFiles:
     read_content: Callable[[str], bytes | None]
 
     def read_first(self, *names: str) -> tuple[Path, bytes]:
-        """Return path and content of the first of these files that exists."""
+        """Return the path and content of the first of these files that exists."""
         for name in names:
             try:
                 content = self.read_content(name)
@@ -168,7 +168,7 @@ def open_tar(path: Path, root: str) -> ArchiveFiles:
 
 
 def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
-    """Map names below ``root`` to full names; if nothing is below it, use all names."""
+    """Map names below an archive's folder ``root`` to full names; without this folder, map all names to themselves."""
     inner = {n.removeprefix(f"{root}/"): n for n in names if n.startswith(f"{root}/")}
     return inner or {n: n for n in names}
 
@@ -177,7 +177,7 @@ DAMAGES = (EOFError, zlib.error, zipfile.BadZipFile, tarfile.ReadError)
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of the error that a damaged file of a data set raised."""
+    """Describe, in one line, the error that a damaged data file raised."""
     if isinstance(error, DAMAGES):
         return "it is cut short or damaged"
     return (str(error).splitlines() or [type(error).__name__])[0]
@@ -230,12 +230,12 @@ def fill_objects(shape: Any, content: list[Any], fortran: object) -> NDArray[Any
 
 
 def make_array_stub(*_: object) -> ArrayStub:
-    """Replacement for numpy's ``_reconstruct`` while a file is unpickled."""
+    """Replacement for numpy's ``_reconstruct`` while a file is being unpickled."""
     return ArrayStub()
 
 
 def make_number(dtype: DtypeStub, content: bytes) -> Any:
-    """Replacement for numpy's ``scalar`` while a file is unpickled."""
+    """Replacement for numpy's ``scalar`` while a file is being unpickled."""
     if dtype.is_object:
         raise pickle.UnpicklingError("a Python object as a number")
     return np.frombuffer(content, dtype.plain, 1)[0].item()
@@ -268,7 +268,9 @@ class RestrictedUnpickler(pickle._Unpickler):
         try:
             return ALLOWED_GLOBALS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is not allowed"
+            ) from None
 
 
 def unpickle_safely(
@@ -282,7 +284,7 @@ def unpickle_safely(
         return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
     except Exception as error:  # a damaged pickle can raise almost any error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where} is not {what}, refused: {reason}") from None
+        raise DataError(f"{where} is not {what}: {reason}") from None
 
 
 def parse_key(key: object) -> str:

@@ -22,7 +22,7 @@ from .texts import TEXT_LENGTH
 
 @dataclass(frozen=True)
 class DatasetSize:
-    """The size of a data set, known without reading it."""
+    """The published size of a named data set."""
 
     examples: int
     shape: tuple[int, ...]
@@ -126,13 +126,13 @@ def check_request(name: str, request: Request) -> None:
 
 
 def find_dataset_name(name: str) -> str:
-    """Return the matching registered name, as in ``cifar10`` for ``CIFAR-10``; paths are unchanged."""
+    """Return the name of a registered data set, as in ``cifar10`` for ``CIFAR-10``; paths are unchanged."""
     is_path = name not in SOURCES and Path(name).expanduser().exists()
     return name if is_path else match_name(SOURCES, name) or name
 
 
 def find_named_clients(name: str, users: str | None = None) -> NamedClients:
-    """Return the clients that a data set names: domains, subjects, or clients in users' files and columns.
+    """Return the clients that a data set names: its domains or subjects, or the clients in a user's files.
 
     ``users`` is the column or array with the names. The result is empty if the data do not name the
     client of each example, or do not exist.
@@ -148,7 +148,7 @@ def find_named_clients(name: str, users: str | None = None) -> NamedClients:
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
     """Return the default settings of local SGD for a data set.
 
-    ``shape`` is that of its examples, if known: a user's own file may have the same name.
+    ``shape`` is the shape of its examples, if known; it tells a user's file of the same name apart.
     """
     known = SOURCES.get(name)
     return Training() if known is None or shape not in (None, known.size.shape) else known.training
@@ -168,7 +168,7 @@ def fetch_dataset(name: str) -> Path:
 
 
 def make_emnist_entry(name: str, split: str) -> NamedDataset:
-    """Describe one of EMNIST's splits."""
+    """Make the registry entry of a split of EMNIST."""
     labels, count, what = image_sets.EMNIST_SPLITS[split]
     spaced = f"{count:,}".replace(",", " ")
     about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
@@ -182,7 +182,7 @@ def make_emnist_entry(name: str, split: str) -> NamedDataset:
 
 
 def make_medmnist_entry(name: str) -> NamedDataset:
-    """Describe one of the sets of MedMNIST."""
+    """Make the registry entry of a MedMNIST data set."""
     channels, classes, count, _ = client_sets.MEDMNIST[name]
     spaced, colour = f"{count:,}".replace(",", " "), {1: "grey", 3: "colour"}[channels]
     return NamedDataset(
@@ -194,7 +194,7 @@ def make_medmnist_entry(name: str) -> NamedDataset:
 
 
 def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
-    """Describe the small version of a data set of images."""
+    """Make the registry entry of the small version of an image data set."""
     channels, *sides = full.size.shape
     height, width = (side // 2 for side in sides)
     classes = full.size.classes

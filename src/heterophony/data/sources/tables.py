@@ -58,7 +58,7 @@ class Table:
 
 
 class JoinedFrame:
-    """One table made of frames, the training rows first; labels beside a frame become its column."""
+    """A table made of a training and a test frame; separate labels become the column ``label``."""
 
     def __init__(self, *parts: tuple[Any, Any]) -> None:
         self._cells: dict[str, list[Any]] = {}
@@ -82,7 +82,7 @@ class JoinedFrame:
 
 
 def add_labels(columns: dict[str, list[Any]], labels: list[Any]) -> dict[str, list[Any]]:
-    """Return the columns of a frame together with the labels beside it."""
+    """Add separate labels to the columns of a frame; raise DataError if their number differs."""
     rows = max(map(len, columns.values()), default=len(labels))
     if LABEL in columns:
         raise DataError(
@@ -94,7 +94,7 @@ def add_labels(columns: dict[str, list[Any]], labels: list[Any]) -> dict[str, li
 
 
 def list_labels(labels: Any) -> list[Any]:
-    """Return labels as plain values: those of a series, an array, a tensor, or a frame of one column."""
+    """Return labels as plain values, from a series, an array, a tensor, or a frame of one column."""
     if is_frame(labels) and len(labels.columns) == 1:
         return list(*list_columns(labels).values())
     return list_cells(labels) if hasattr(labels, "dtype") else list(labels)
@@ -129,14 +129,14 @@ def read_table(path: Path, request: Request) -> Source:
 def read_frame(
     frame: Any, request: Request, name: str = "table", where: str = "the table"
 ) -> Source:
-    """Read a table of pandas or polars."""
+    """Make a source from a pandas or polars data frame."""
     columns = {**list_named_index(frame, request.users), **list_columns(frame)}
     source = read_columns(Table(name, where, columns, list_categorical(frame)), request)
     return replace(source, official=getattr(frame, "official", None))
 
 
 def list_named_index(frame: Any, users: str | None = None) -> dict[str, list[Any]]:
-    """Return the level of a frame's index that names the clients; empty if there is none."""
+    """Return the index level of a frame that names the clients, as a column; empty if there is none."""
     index, name = getattr(frame, "index", None), (users or CLIENT).casefold()
     levels = [n for n in getattr(index, "names", ()) if isinstance(n, str) and n.casefold() == name]
     return {level: list_cells(frame.index.get_level_values(level)) for level in levels}
@@ -155,7 +155,7 @@ def list_categorical(frame: Any) -> frozenset[str]:
 def read_frames(
     frames: Mapping[str, Any], request: Request, name: str = "table", where: str = "the table"
 ) -> Source:
-    """Read the tables of several clients, which have the same columns."""
+    """Make a source from one table per client, all with the same columns."""
     columns = {client: list_columns(frame) for client, frame in frames.items()}
     first, names = next((client, list(own)) for client, own in columns.items())
     for client, own in columns.items():
@@ -247,7 +247,7 @@ def find_text_column(table: Table, names: Sequence[str]) -> str | None:
 
 
 def read_text_column(table: Table, column: str, label: str, request: Request) -> Source:
-    """Read a column of texts as tokens; other columns are left out."""
+    """Make a source from a table's column of texts, as tokens; other columns are left out."""
     texts = ["" if is_missing(cell) else str(cell) for cell in table.columns[column]]
     x, record = encode_texts(texts, request.tokenizer)
     source = label_rows(table, x, table.columns[label], request)
@@ -286,7 +286,7 @@ def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) ->
 def parse_whole_labels(
     table: Table, texts: Sequence[str], classes: int | Sequence[str] | None
 ) -> list[int] | None:
-    """Return labels that are whole numbers, written as 1 or 1.0; None if they are names of classes."""
+    """Parse a table's labels as whole numbers, written as 1 or 1.0; None if they are names of classes."""
     found = [match for text in texts if (match := NUMBER.fullmatch(text))]
     as_names = isinstance(classes, Sequence) and set(texts) <= set(classes)
     if len(found) < len(texts) or (as_names and any("." in text for text in texts)):
@@ -307,8 +307,8 @@ def parse_whole_labels(
     return [int(number) for number in numbers]
 
 
-def read_clients_of_table(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in a table file; empty if no column names them."""
+def list_clients_of_file(path: Path, users: str | None = None) -> tuple[str, ...]:
+    """Return the names of the clients in a .csv or .tsv; empty if no column names them."""
     return list_clients_of_columns(load_table(path), users)
 
 
@@ -355,12 +355,12 @@ def list_clients_of_folder(folder: Path, users: str | None) -> NamedClients:
 
 
 def strip_text(value: Any) -> Any:
-    """Return a cell without spaces around its text; numbers are unchanged."""
+    """Strip spaces around a cell's text; numbers are unchanged."""
     return value.strip() if isinstance(value, str) else value
 
 
 def load_table(path: Path) -> Table:
-    """Load the columns of a file; refuse rows of a different length, and two columns with one name."""
+    """Load a .csv or .tsv; raise DataError for rows of different lengths or two columns with one name."""
     text = read_table_text(path)
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS[path.suffix.lower()], key=first.count)
@@ -403,7 +403,7 @@ def read_table_text(path: Path) -> str:
 
 
 def find_client_column(table: Table, users: str | None) -> str | None:
-    """Return the column that names clients; None if there is none."""
+    """Return the name of the table's column that names clients; None if there is none."""
     column = find_column(table, (users or CLIENT).casefold())
     if column is None and users is not None:
         raise DataError(
@@ -413,7 +413,7 @@ def find_client_column(table: Table, users: str | None) -> str | None:
 
 
 def find_column(table: Table, name: str) -> str | None:
-    """Return the name of a column in any capitalisation; None if it does not exist."""
+    """Return the title of a table's column, ignoring case; None if it does not exist."""
     found = [title for title in table.columns if title.casefold() == name]
     if len(found) > 1:
         raise DataError(f"{table.where} has {len(found)} columns '{name}'; rename all but one")

@@ -20,7 +20,7 @@ TOKENS = "input_ids"  # the name that nets of transformers give to tokens
 def encode_texts(
     texts: list[str], tokenizer: str | None = None
 ) -> tuple[NDArray[Any], Record | None]:
-    """Return texts as rows of tokens; with a tokenizer, rows are sequences of different lengths.
+    """Convert texts to rows of tokens; with a tokenizer, rows are sequences of different lengths.
 
     Without a tokenizer, a token is a byte plus one, and rows are padded with 0.
     """
@@ -44,7 +44,7 @@ def apply_tokenizer(texts: list[str], name: str) -> tuple[NDArray[Any], Record]:
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer from a folder or from the cache of Hugging Face; nothing is downloaded."""
+    """Load a transformers tokenizer from a folder or from the Hugging Face cache, without a download."""
     try:
         transformers = import_module("transformers")
     except ImportError:

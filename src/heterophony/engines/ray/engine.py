@@ -308,8 +308,8 @@ class Ray(base.Engine):
             module_paths=tuple(str(Path(p).absolute()) for p in sys.path),
             sources=dict(LOADED),
             plan_ref=ray.put(remote_job.as_array(plan)),
-            federation_header=federation.about(),
-            array_refs={k: ray.put(array) for k, array in federation.arrays().items()},
+            federation_header=federation.format_header(),
+            array_refs={k: ray.put(array) for k, array in federation.collect_arrays().items()},
             where=WorkerPlace.describe(self.compute),
         )
 

@@ -22,7 +22,7 @@ MEASURES = {
 }
 LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter of a name; distance of two names
 AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # distance from the top to the axis, and between two bars
-BlockKey = tuple[int, str]
+BlockKey = tuple[int, str]  # seed and digest of the data
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class BlockMeasures:
     blocks: tuple[tuple[dict[str, float], ...], ...]
 
     def compute_ranks(self, measure: str) -> RankComparison | None:
-        """Compare the ranks of the series; None if a series does not have the measure."""
+        """Rank the series by a measure in all blocks; None if a series does not have the measure."""
         if not all(measure in measures for block in self.blocks for measures in block):
             return None
         return compare_ranks([[measures[measure] for measures in b] for b in self.blocks])
 
 
 def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
-    """Collect the finished series and the blocks that all of them have."""
+    """Collect the measures of the finished series in the blocks (seed and data) common to all."""
     measured = collect_measures_by_series(runs)
     if len(measured) < 3:
         raise ConfigError(
@@ -81,7 +81,7 @@ def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, 
 
 @dataclass(frozen=True)
 class RankPanel:
-    """A panel with an axis of ranks; coordinates are in inches from the upper left corner."""
+    """A panel of a CD diagram with its axis of ranks; coordinates are inches from the upper left corner."""
 
     axes: Axes
     ranks: RankComparison
@@ -90,15 +90,16 @@ class RankPanel:
     right: float  # where the last rank is
 
     def rank_to_x(self, rank: float) -> float:
-        """Return the horizontal position of a rank."""
+        """Return the horizontal position of a rank in inches."""
         return self.left + (self.right - self.left) * (rank - 1) / (len(self.names) - 1)
 
-    def draw_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    def draw_panel_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+        """Draw a line between points in inches."""
         self.axes.plot(x, y, **{"color": TEXT_COLOR, "lw": 1.4, **style})
 
 
 def draw_cd_diagram(runs: Sequence[Run]) -> Figure:
-    """Draw a panel for P and, if all series have a generic model, one for G."""
+    """Draw a critical-difference diagram of runs: a panel for P and, if all have a generic model, one for G."""
     measures = collect_common_blocks(runs)
     panels = {title: r for key, title in MEASURES.items() if (r := measures.compute_ranks(key))}
     margin = 0.5 + LETTER_INCHES * (6 + max(map(len, measures.names)))
@@ -120,6 +121,7 @@ def draw_cd_diagram(runs: Sequence[Run]) -> Figure:
 
 
 def compute_panel_height(ranks: RankComparison) -> float:
+    """Compute the height of a CD diagram's panel in inches."""
     return (
         AXIS_INCHES
         + BAR_INCHES * len(arrange_group_bars(ranks))
@@ -129,7 +131,7 @@ def compute_panel_height(ranks: RankComparison) -> float:
 
 
 def draw_rank_panel(panel: RankPanel, title: str) -> None:
-    """Draw, from the top: title, critical difference, axis, bars of groups, names."""
+    """Draw a panel of a CD diagram: title, critical difference, axis, bars of groups, names."""
     ranks, bar_lines = panel.ranks, arrange_group_bars(panel.ranks)
     over = f"average rank over {ranks.blocks} blocks (seed and data); 1 is the best"
     panel.axes.text(0.25, 0.3, title, fontweight="bold", fontsize=13, va="center")
@@ -142,24 +144,24 @@ def draw_rank_panel(panel: RankPanel, title: str) -> None:
         va="center",
     )
     draw_critical_difference(panel)
-    panel.draw_line([panel.left, panel.right], [AXIS_INCHES, AXIS_INCHES], color=MUTED_COLOR)
+    panel.draw_panel_line([panel.left, panel.right], [AXIS_INCHES, AXIS_INCHES], color=MUTED_COLOR)
     for rank in range(1, len(panel.names) + 1):
         x = panel.rank_to_x(rank)
-        panel.draw_line([x, x], [AXIS_INCHES - 0.07, AXIS_INCHES], color=MUTED_COLOR)
+        panel.draw_panel_line([x, x], [AXIS_INCHES - 0.07, AXIS_INCHES], color=MUTED_COLOR)
         panel.axes.text(
             x, AXIS_INCHES - 0.12, str(rank), ha="center", color=MUTED_COLOR, fontsize=11
         )
     for level, intervals in enumerate(bar_lines):
         y = AXIS_INCHES + 0.2 + BAR_INCHES * level
         for interval in intervals:
-            panel.draw_line(
+            panel.draw_panel_line(
                 [panel.rank_to_x(r) for r in interval], [y, y], lw=4, solid_capstyle="round"
             )
     draw_series_labels(panel, AXIS_INCHES + 0.35 + BAR_INCHES * len(bar_lines))
 
 
 def describe_friedman_test(ranks: RankComparison) -> str:
-    """Describe the result of Friedman's test and how to read the bars."""
+    """Describe the result of Friedman's test and the meaning of the bars."""
     p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.2g}"
     if ranks.p >= ALPHA:
         return f"Friedman p {p}: no difference is shown"
@@ -167,13 +169,13 @@ def describe_friedman_test(ranks: RankComparison) -> str:
 
 
 def draw_critical_difference(panel: RankPanel) -> None:
-    """Draw the critical difference as a scale above the axis."""
+    """Draw the critical difference as a scale above the axis of ranks."""
     most, y = len(panel.names) - 1, AXIS_INCHES - 0.48
     width = panel.ranks.critical_difference
     end = panel.rank_to_x(1 + min(width, most))
-    panel.draw_line([panel.left, end], [y, y])
+    panel.draw_panel_line([panel.left, end], [y, y])
     for x in (panel.left, end):
-        panel.draw_line([x, x], [y - 0.06, y + 0.06])
+        panel.draw_panel_line([x, x], [y - 0.06, y + 0.06])
     text = f"CD = {width:.2f}"
     if width > most:  # then no two average ranks can differ by that much
         text += ", wider than the axis: too few blocks to show any difference"
@@ -188,10 +190,10 @@ def draw_series_labels(panel: RankPanel, top: float) -> None:
     for row, i in [*enumerate(order[:half]), *enumerate(reversed(order[half:]))]:
         left, x, y = i in order[:half], panel.rank_to_x(average[i]), top + LINE_INCHES * row
         end = panel.left - 0.15 if left else panel.right + 0.15
-        panel.draw_line(
+        panel.draw_panel_line(
             [x, x, end], [AXIS_INCHES, y, y], **{"lw": 1.2, "zorder": 1, **get_series_style(i)}
         )
-        panel.draw_line(
+        panel.draw_panel_line(
             [x],
             [AXIS_INCHES],
             marker="o",
@@ -213,7 +215,7 @@ def draw_series_labels(panel: RankPanel, top: float) -> None:
 
 
 def arrange_group_bars(ranks: RankComparison) -> list[list[tuple[float, float]]]:
-    """Arrange the groups as intervals of ranks on as few lines as possible without overlap."""
+    """Arrange the bars of groups, as intervals of ranks, on as few lines as possible without overlap."""
     lines: list[list[tuple[float, float]]] = []
     for group in ranks.groups:
         interval = (ranks.average_ranks[group[0]], ranks.average_ranks[group[-1]])

@@ -41,7 +41,7 @@ GREY = "#9AA7B1"
 
 
 def draw_label_distribution(distribution: LabelDistribution, kind: ChartKind = "all") -> Figure:
-    """Draw one chart, or all of them in one figure."""
+    """Draw one chart of a label distribution, or all of them in one figure."""
     width, height = compute_panel_size(distribution)
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
@@ -51,7 +51,7 @@ def draw_label_distribution(distribution: LabelDistribution, kind: ChartKind = "
             figure.set_size_inches(width + 2.4, height + 2.4)
             above, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, height))
             draw_totals(above, distribution)
-            draw_heatmap(axes, distribution)
+            draw_label_heatmap(axes, distribution)
         elif kind == "bubbles":
             figure.set_size_inches(width + 2.6, height + 1.3)
             axes = figure.subplots()
@@ -89,7 +89,7 @@ def draw_histograms(figure: Figure, distribution: LabelDistribution) -> None:
 
 
 def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
-    """Draw heat map, bubbles and client sizes in two rows, or in three if there is no room."""
+    """Draw heat map, bubbles and client sizes of a label distribution in two rows, or three for many clients."""
     width, height = compute_panel_size(distribution)
     beside = len(distribution.clients) <= MAX_CLIENTS_BESIDE
     if beside:
@@ -99,7 +99,7 @@ def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
         figure.set_size_inches(width + 2.6, 2 * height + 6)
         layout, ratios = "h;b;s", [height, height, 2.6]
     axes = figure.subplot_mosaic(layout, height_ratios=ratios)
-    draw_heatmap(axes["h"], distribution)
+    draw_label_heatmap(axes["h"], distribution)
     draw_bubbles(axes["b"], distribution)
     draw_client_sizes(axes["s"], distribution)
     axes["h"].set_title("Training examples")
@@ -116,7 +116,7 @@ def compute_panel_size(distribution: LabelDistribution) -> tuple[float, float]:
 # Panels -------------------------------------------------------------------------------------
 
 
-def draw_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
+def draw_label_heatmap(axes: Axes, distribution: LabelDistribution) -> None:
     """Draw the number of examples of every class (row) and client (column) as colours."""
     counts = distribution.label_counts.T
     norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max(initial=1)))
@@ -148,7 +148,7 @@ def write_cell_counts(axes: Axes, counts: NDArray[np.int64]) -> None:
 
 
 def draw_bubbles(axes: Axes, distribution: LabelDistribution) -> None:
-    """Draw one disc per client and class; its area is the number of examples."""
+    """Draw one disc per client and class, whose area is the number of examples."""
     width, height = compute_panel_size(distribution)
     cell = 72 * min(width / len(distribution.clients), height / len(distribution.classes))
     largest = min(22.0, max(14.0, 0.95 * cell)) ** 2  # points²; where cells are tiny, discs overlap
@@ -174,7 +174,7 @@ def draw_bubbles(axes: Axes, distribution: LabelDistribution) -> None:
 
 
 def choose_legend_counts(most: int) -> list[int]:
-    """Choose up to four round numbers for the legend, the largest near ``most``."""
+    """Choose up to four round numbers of examples for the legend of bubbles, the largest near ``most``."""
     power = 10 ** (len(str(most)) - 1)
     top = next(n * power for n in (5, 2, 1) if n * power <= most)
     return sorted({n for n in (top // 20, top // 5, top // 2, top) if n})
@@ -255,7 +255,7 @@ class ClassCopies(NamedTuple):
 
 
 class AugmentedCopies(NamedTuple):
-    """The augmented copies of a client, for all classes that get any."""
+    """The augmented copies of a client's images, for all classes that have any."""
 
     client: str
     target_rule: str
@@ -266,12 +266,12 @@ class AugmentedCopies(NamedTuple):
 def make_augmented_copies(
     federation: Federation, algorithm: FedReG, seed: int, client: str | None, few: int
 ) -> AugmentedCopies:
-    """Make the copies that a run with this seed trains on.
+    """Make the augmented copies that a client trains on in a run of FedReG with this seed.
 
-    ``client`` defaults to the one with the most copies; ``few`` limits the copies per class.
+    ``client`` defaults to the client with the most copies; ``few`` limits the copies per class.
     """
     rule = (algorithm.threshold, algorithm.threshold_scope)
-    by_client = rebalancing.compute_class_targets(torch.tensor(federation.counts()), *rule)
+    by_client = rebalancing.compute_class_targets(torch.tensor(federation.count_labels()), *rule)
     targets = dict(zip(federation.clients, by_client, strict=True))
     name = find_most_augmented_client(federation, targets) if client is None else client
     choose(targets, name, "--client")
@@ -301,7 +301,7 @@ def make_augmented_copies(
 
 def find_most_augmented_client(federation: Federation, targets: Mapping[str, int]) -> str:
     """Return the client that gets the most augmented copies."""
-    counts = zip(targets, torch.tensor(federation.counts()), strict=True)
+    counts = zip(targets, torch.tensor(federation.count_labels()), strict=True)
     copied = {c: rebalancing.count_kept_and_copied(row, targets[c])[1] for c, row in counts}
     return max(copied, key=lambda c: copied[c])
 
@@ -310,7 +310,7 @@ def find_most_augmented_client(federation: Federation, targets: Mapping[str, int
 
 
 def draw_augmented_copies(copies: AugmentedCopies, name: str) -> Figure:
-    """Draw one row per class: some original images and their augmented copies."""
+    """Draw a client's augmented copies, one row per class: original images and their copies."""
     columns = list(copies.classes[0].images)
     few = max(len(c.images[ORIGINAL]) for c in copies.classes)
     widths = ([1.0] * few + [COLUMN_GAP]) * len(columns)

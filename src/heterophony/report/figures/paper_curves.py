@@ -46,12 +46,13 @@ def is_comparable(result: ReproductionResult) -> bool:
     return result.table.scale is TableScale.full
 
 
-def remove_duplicates(values: Iterable[str]) -> list[str]:
+def list_distinct(values: Iterable[str]) -> list[str]:
+    """List values without repetitions, in order."""
     return list(dict.fromkeys(values))
 
 
 def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
-    """Return the title of a column's panel, which names the data that were run, in lines that fit."""
+    """Return the title of a column's panel: the data that were run, broken into lines."""
     label = next((x.label for x in numbers if x.column == column), column)
     return fill(label, LABEL_LETTERS)
 
@@ -65,7 +66,7 @@ def get_decimals(measure: str) -> int:
 
 
 def draw_over_clients(figure: Figure, result: ReproductionResult) -> None:
-    """Draw one line per row over the number of clients."""
+    """Draw a reproduced table as one line per row over the number of clients."""
     count = {c.column: c.config["data"]["clients"] for c in result.table.selected_cells}
     axes = draw_setting_panels(figure, result, lambda x: x.row, lambda x: count[x.column])
     for panel in axes:
@@ -82,7 +83,7 @@ def set_log_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
-    """Draw one line per column over the setting that the rows vary."""
+    """Draw a reproduced table as one line per column over the setting that the rows vary."""
     axes = draw_setting_panels(
         figure,
         result,
@@ -104,11 +105,11 @@ def draw_setting_panels(
     series: Callable[[ComparedNumber], str],
     at: Callable[[ComparedNumber], float],
 ) -> list[Axes]:
-    """Draw one panel per measure, with one line per series."""
+    """Draw one panel per measure of a reproduced table, with one line per series over a setting."""
     numbers, both = result.numbers, is_comparable(result)
     measures, names = (
-        remove_duplicates(x.measure for x in numbers),
-        remove_duplicates(map(series, numbers)),
+        list_distinct(x.measure for x in numbers),
+        list_distinct(map(series, numbers)),
     )
     drawn = []
     for axes, (measure, _), _ in style.create_panels(
@@ -141,7 +142,7 @@ def draw_setting_line(
     at: Callable[[ComparedNumber], float],
     both: bool,
 ) -> list[style.PointLabel]:
-    """Draw printed values dashed and ours solid with deviations; return the labels of the line ends."""
+    """Draw a series over a setting, printed dashed and ours solid; return the labels of the line ends."""
     color = style.PALETTE[i % len(style.PALETTE)]
     marker = MARKERS[i // len(style.PALETTE) % len(MARKERS)]
     mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
@@ -170,17 +171,17 @@ def parse_setting_label(label: str) -> tuple[str, str]:
 
 
 def draw_grid(figure: Figure, result: ReproductionResult) -> None:
-    """Draw heat maps of rows against the setting in the column labels.
+    """Draw a reproduced table as heat maps of rows against the setting in the column labels.
 
     A column ``CIFAR-10, R_c = 0.2`` is drawn in the panel ``CIFAR-10`` at 0.2.
     """
     numbers = result.numbers
     rows, measures = (
-        remove_duplicates(x.row for x in numbers),
-        remove_duplicates(x.measure for x in numbers),
+        list_distinct(x.row for x in numbers),
+        list_distinct(x.measure for x in numbers),
     )
-    across = remove_duplicates(x.column.rpartition(", ")[2] for x in numbers)
-    sets = remove_duplicates(x.column.rpartition(", ")[0] for x in numbers)
+    across = list_distinct(x.column.rpartition(", ")[2] for x in numbers)
+    sets = list_distinct(x.column.rpartition(", ")[0] for x in numbers)
     size = (1.2 + CELL_INCHES * len(across), 1.3 + CELL_INCHES * len(rows))
     for axes, (measure, name), _ in style.create_panels(
         figure, style.arrange_panels(sets, measures, 3), size
@@ -190,12 +191,12 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
             for x in numbers
             if (x.measure, x.column.rpartition(", ")[0]) == (measure, name)
         }
-        draw_heatmap(
+        draw_number_heatmap(
             axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
         )
         label = name
         if stand_in := next((x for x in here.values() if x.in_place_of), None):
-            sets_here = remove_duplicates(c.rpartition(", ")[0] for c in stand_in.in_place_of)
+            sets_here = list_distinct(c.rpartition(", ")[0] for c in stand_in.in_place_of)
             label = f"{stand_in.setup} in place of {', '.join(sets_here)}"
         axes.set_title(fill(f"{label}: {measure}", LABEL_LETTERS))
         axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
@@ -203,8 +204,10 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
         axes.set(xlabel=parse_setting_label(across[0])[0], ylabel=parse_setting_label(rows[0])[0])
 
 
-def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
-    """Draw our number with its colour, and the printed number below it in brackets."""
+def draw_number_heatmap(
+    axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool
+) -> None:
+    """Draw a heat map of our numbers, with the printed ones below them in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
     texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
     style.draw_number_grid(axes, means, texts, fontsize=10)
@@ -229,12 +232,12 @@ VERDICT_COLORS = {
 
 
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:
-    """Draw a hollow bar (printed) and a filled bar (ours) for every row of the table."""
+    """Draw a reproduced table as bars: hollow for printed numbers, filled for ours."""
     numbers, both = result.numbers, is_comparable(result)
-    rows = remove_duplicates(number.row for number in numbers)
+    rows = list_distinct(number.row for number in numbers)
     columns, measures = (
-        remove_duplicates(x.column for x in numbers),
-        remove_duplicates(x.measure for x in numbers),
+        list_distinct(x.column for x in numbers),
+        list_distinct(x.measure for x in numbers),
     )
     name_inches = 0.085 * max(map(len, rows))
     labels = {column: get_column_label(numbers, column) for column in columns}
@@ -256,7 +259,7 @@ def draw_bars(figure: Figure, result: ReproductionResult) -> None:
 def draw_bar_panel(
     axes: Axes, here: Mapping[str, ComparedNumber], rows: Sequence[str], both: bool
 ) -> None:
-    """Draw both bars of each row from top to bottom, with their numbers."""
+    """Draw the bars of one column and measure, with their numbers."""
     height = 0.36 if both else 0.66
     for row, number in here.items():
         at = rows.index(row)
@@ -284,7 +287,7 @@ def draw_bar_panel(
 def write_value(
     axes: Axes, value: float, std: float | None, at: float, measure: str, color: str
 ) -> None:
-    """Write the number at the end of its bar, after the error bar."""
+    """Write a number at the end of its bar, after the error bar."""
     if std:
         axes.errorbar(value, at, xerr=std, color=style.TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
@@ -310,7 +313,7 @@ def find_longest_bar(numbers: Iterable[ComparedNumber]) -> float:
 
 
 def add_bar_legend(figure: Figure, numbers: Sequence[ComparedNumber], both: bool) -> None:
-    """Add a legend of the printed bars and of the verdicts that occur."""
+    """Add a legend of the bars: printed, and ours by verdict."""
     if not both:
         return
     handles = [Patch(facecolor="white", edgecolor=style.MUTED_COLOR, label="printed")]
@@ -341,7 +344,7 @@ Y_LABELS = {
 
 
 def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw over the rounds whichever of G, P and G's test loss the table reports."""
+    """Draw a reproduced table as curves of G, P or G's test loss over the rounds."""
     curves = gather_curves(runs, lambda _, events: compute_paper_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
     draw_round_panels(
@@ -350,7 +353,7 @@ def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEv
 
 
 def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw the clients' distance from their mean after every round, as the algorithm recorded it."""
+    """Draw the distance of clients' models from their mean over the rounds."""
 
     def read_difference(_: CellRun, events: list[Event]) -> dict[str, Curve]:
         rounds = [e for e in select_rounds(events) if MODEL_DIFFERENCE in e["measures"]]
@@ -365,7 +368,7 @@ def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunE
 
 
 def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw each client's selection probability and count, and G over the rounds."""
+    """Draw clients' selection probabilities and counts, and G over the rounds, for a reproduced table."""
 
     def read_participation(run: CellRun, events: list[Event]) -> dict[str, Curve]:
         likely = run.compute_selection_probabilities(len(get_start(events)["clients"]))
@@ -384,7 +387,7 @@ def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEven
 
 
 def list_columns(result: ReproductionResult) -> list[str]:
-    """List the columns of the table that have been run."""
+    """List the columns of a reproduced table that have been run."""
     return list(dict.fromkeys(line.column for line in result.numbers if line.values))
 
 
@@ -396,7 +399,7 @@ def compute_paper_curves(result: ReproductionResult, events: list[Event]) -> dic
 
 
 def count_selections_by_rank(events: list[Event]) -> Curve:
-    """Return (rank, selections) of the clients, most frequent first; a client drawn twice in a round counts twice."""
+    """Count how often each client was selected; return (rank, count), the largest first."""
     counts = Counter(dict.fromkeys(get_start(events)["clients"], 0))
     for event in select_rounds(events):
         counts.update(event.get("asked", event["clients"]))
@@ -404,12 +407,12 @@ def count_selections_by_rank(events: list[Event]) -> Curve:
 
 
 def rank_values(values: Iterable[float]) -> Curve:
-    """Return (rank, value) of the values, the largest first."""
+    """Return values as (rank, value), the largest first."""
     return [(i + 1, v) for i, v in enumerate(sorted(values, reverse=True))]
 
 
 def gather_curves(runs: RunEvents, read: CurveReader) -> CurvesByPanel:
-    """Read the curves of every run, by panel and row; leave out empty ones."""
+    """Read the curves of a table's runs, by panel and row; leave out empty ones."""
     curves: CurvesByPanel = {}
     for cell_run, events in runs:
         for measure, curve in read(cell_run, events).items():
@@ -428,7 +431,7 @@ def draw_round_panels(
     curves: CurvesByPanel,
     panels: Sequence[Sequence[tuple[str, str]]],
 ) -> None:
-    """Draw one panel per (measure, column) pair, with one line per row."""
+    """Draw curves over the rounds: a panel per (measure, column) pair, a line per row."""
     rows = list(dict.fromkeys(line.row for line in result.numbers))
     for axes, (measure, column), _ in style.create_panels(figure, panels, (5.2, 3.9)):
         here = curves.get((measure, column), {})
@@ -441,7 +444,7 @@ def draw_round_panels(
 def draw_round_panel(
     axes: Axes, lines: Mapping[str, tuple[int, Sequence[Curve]]], measure: str
 ) -> None:
-    """Draw each row's mean over the seeds, with ± one std and its name at the end."""
+    """Draw a panel of curves over the rounds: each row's mean over the seeds, with ± one std."""
     drawn, ends = style.draw_mean_curves(axes, lines)
     axes.margins(x=0)
     style.set_whole_number_axis(axes.xaxis)
@@ -472,7 +475,7 @@ LETTERS_PER_INCH = 8  # in a title
 def draw_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
 ) -> Figure:
-    """Draw the kind of figure that the table specifies; only ROUND_FIGURES read the runs."""
+    """Draw the figure of a reproduced table, of the kind that the table's file specifies."""
     kind, draws = result.table.published.figure, result.table.published.draws
     result = replace(result, numbers=[x for x in result.numbers if not draws or x.measure in draws])
     with mpl.rc_context(style.STYLE):
@@ -489,7 +492,7 @@ def draw_paper_figure(
 
 
 def describe_figure(result: ReproductionResult) -> list[str]:
-    """Describe the figure: title, variant and, below full scale, that numbers are not comparable."""
+    """Describe the figure of a reproduced table: title, variant and whether numbers are comparable."""
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if experiment.variant:
@@ -507,7 +510,7 @@ def describe_figure(result: ReproductionResult) -> list[str]:
 def save_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
 ) -> None:
-    """Write ``figure.svg`` and ``figure.png``; a variant's file names include its name."""
+    """Write the figure of a reproduced table as ``figure.svg`` and ``figure.png``, with any variant in the names."""
     figure, variant = draw_paper_figure(result, runs), get_file_suffix(result.table.published)
     for suffix in (".svg", ".png"):
         save_figure(figure, folder / f"figure{variant}{suffix}")

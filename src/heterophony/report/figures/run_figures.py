@@ -35,7 +35,7 @@ FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def draw_comparison(runs: Sequence[Run]) -> Figure:
-    """Draw G over the rounds, P over the rounds, and P against G."""
+    """Draw a comparison of runs: G and P over the rounds, and P against G."""
     with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(14, 4.6), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
@@ -49,13 +49,13 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
 
 
 def can_label_directly(runs: Sequence[Run]) -> bool:
-    """Return True if names fit next to the lines, so that no legend is needed."""
+    """Return True if series names fit next to their lines, so that no legend is needed."""
     names = list(group_by_series(runs))
     return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 
 
 def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
-    """Draw one line per series, with ± one std over its seeds and its name at the end."""
+    """Draw G or P over the rounds: one line per series, with ± one std over its seeds."""
     groups = group_by_series(runs).items()
     curves = {name: (i, [r.curves[measure] for r in own]) for i, (name, own) in enumerate(groups)}
     lines, ends = style.draw_mean_curves(axes, curves)
@@ -139,7 +139,7 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
 def draw_participation_counts(
     axes: Axes, participation: label_distribution.ParticipationMatrix
 ) -> None:
-    """Draw the rounds of each client as bars, rounds without a reply on top, and the mean as a line."""
+    """Draw how many rounds each client trained in, as bars with rounds without a reply on top."""
     at, trained = np.arange(len(participation.clients)) + 0.5, participation.rounds_trained
     axes.bar(at, trained, 0.8, color=PARTICIPATION_COLORS[label_distribution.TRAINED], linewidth=0)
     axes.bar(
@@ -159,7 +159,7 @@ def draw_participation_counts(
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Save as PNG, SVG or PDF, chosen by the suffix; the same figure gives the same bytes."""
+    """Save a figure as PNG, SVG or PDF, by the path's suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
     if kind not in FIGURE_FORMATS:
         raise ConfigError(
@@ -199,7 +199,7 @@ def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figur
 
 
 def describe_lines(panels: dict[str, list[DifferenceCurve]]) -> str:
-    """Describe the lines and bands and the number of seeds."""
+    """Describe the lines and bands of a figure of differences, and the number of seeds."""
     seeds = [len(curve.seeds) for curves in panels.values() for curve in curves]
     low, high = min(seeds), max(seeds)
     count = f"{low}" if low == high else f"{low} to {high}"
@@ -215,7 +215,7 @@ def draw_difference_panel(
     smooth: Sequence[DifferenceCurve],
     names: Sequence[str],
 ) -> None:
-    """Draw a thick line and its band for every series; with one seed, a thin line of all rounds."""
+    """Draw the difference of every series: a smoothed line with its interval or, for one seed, a thin line."""
     ends = []
     for each, curve in zip(raw, smooth, strict=True):
         line = style.get_series_style(names.index(curve.name))
@@ -246,7 +246,7 @@ IMAGE_INCHES = 0.95  # side of an image
 
 
 def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
-    """Draw one row per image: the original, and each reconstruction with its PSNR."""
+    """Draw the images of a privacy audit: one row per original, with its reconstructions and PSNR."""
     originals, columns, attacks = select_images(records)
     shape = tuple(records[0]["shape"])
     with mpl.rc_context(style.STYLE):
@@ -277,7 +277,7 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
 
 
 def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -> None:
-    """Draw one image of an audit with its caption."""
+    """Draw one image of a privacy audit with its caption."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.imshow(
@@ -292,6 +292,6 @@ def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -
 
 
 def decode_pixels(encoded: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Decode pixels to rows × columns or, for colour images, rows × columns × channels."""
+    """Decode an audit's image from Base64 to rows × columns (× channels if it has colour)."""
     values = np.frombuffer(base64.b64decode(encoded), np.uint8).reshape(shape)
     return values.transpose(1, 2, 0).squeeze(-1) if shape[0] == 1 else values.transpose(1, 2, 0)

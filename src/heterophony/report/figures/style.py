@@ -70,7 +70,7 @@ def set_figure_title(figure: Figure, text: str, size: float = 13, **style: Any) 
 def draw_mean_curves(
     axes: Axes, series: Mapping[str, tuple[int, Sequence[Curve]]]
 ) -> tuple[list[DrawnLine], list[PointLabel]]:
-    """Draw the mean over the seeds of each series, with ± one std; return lines and their ends.
+    """Draw the mean curve of each series over its seeds, with ± one std; return the lines and their end labels.
 
     ``series`` maps each name to a place in the palette and a curve for every seed.
     """
@@ -106,7 +106,7 @@ def draw_number_grid(
 
 
 def get_series_style(i: int) -> dict[str, Any]:
-    """Return colour and dashes of the i-th series."""
+    """Return the colour and the dashes of the i-th series in a figure."""
     return {
         "color": PALETTE[i % len(PALETTE)],
         "linestyle": DASHES[i // len(PALETTE) % len(DASHES)],
@@ -131,7 +131,7 @@ def create_panels(
     size: tuple[float, float],
     beside: float = 0.0,
 ) -> Iterator[tuple[Axes, tuple[str, str], bool]]:
-    """Yield a panel for each pair, and True if it is the first of its row; sizes are in inches."""
+    """Create a panel of a figure for each pair; yield it with the pair and whether it is the first of its row."""
     wide = max(map(len, places), default=1)
     figure.set_size_inches(max(7.5, beside + wide * size[0]), 0.7 + len(places) * size[1])
     grid = figure.subplots(max(1, len(places)), wide, squeeze=False)
@@ -143,7 +143,7 @@ def create_panels(
 
 
 def set_percent_axes(axes: Axes, *directions: str) -> None:
-    """Format these axes in percent, with light grid lines."""
+    """Format these axes of a panel in percent, with light grid lines."""
     for direction in directions:
         axis = getattr(axes, f"{direction}axis")
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -159,7 +159,7 @@ def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
 
 
 def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
-    """Label every tick with its name, or every n-th tick if there is no room for all."""
+    """Label the ticks of an axis with names, or every n-th tick if there is no room for all."""
     plain = map(clean_line, names)
     short = [name if len(name) <= 16 else f"{name[:15]}…" for name in plain]
     longest = max(map(len, short), default=1)
@@ -173,11 +173,13 @@ def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
 
 
 def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
-    """Write the name of each line right of the panel, with a thin line to its end."""
+    """Write the name of each line to the right of the panel, joined to its end by a thin line."""
     ends = sorted(ends, key=lambda end: end.y)
     low, high = axes.get_ylim()
     lines = max((end.name.count("\n") + 1 for end in ends), default=1)
-    heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064 * lines)
+    heights = spread_label_heights(
+        [(end.y - low) / (high - low) for end in ends], gap=0.064 * lines
+    )
     for end, height in zip(ends, heights, strict=True):
         connector = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
         connector["relpos"] = (0, 0.5)  # end at the first letter, not across other names
@@ -200,7 +202,7 @@ def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
     to_axes = axes.transData + axes.transAxes.inverted()
     rising = sorted(points, key=lambda p: p.y)
     positions = [to_axes.transform((p.x, p.y)) for p in rising]
-    heights = spread_heights([y for _, y in positions], gap=0.064)
+    heights = spread_label_heights([y for _, y in positions], gap=0.064)
     for point, (x, _), height in zip(rising, positions, heights, strict=True):
         on_the_right = x < 0.5
         axes.text(
@@ -216,8 +218,8 @@ def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
         )
 
 
-def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
-    """Move rising heights in 0…1 until they are ``gap`` apart; a cluster keeps its middle."""
+def spread_label_heights(rising: Sequence[float], gap: float) -> list[float]:
+    """Move the heights of labels, ascending in 0…1, until they are ``gap`` apart."""
     clusters: list[list[float]] = []
     for height in rising:
         clusters.append([height])
@@ -235,13 +237,13 @@ def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
 
 
 def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
-    """Return the height of a cluster's lowest name, so that the cluster is inside the panel if it fits."""
+    """Return the height of the lowest label in a cluster, which stays inside the panel if it fits."""
     length = gap * (len(cluster) - 1)
     return max(0.0, min(sum(cluster) / len(cluster) - length / 2, 1.0 - length))
 
 
 def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
-    """Return the height of a cluster's highest name."""
+    """Return the height of the highest label in a cluster."""
     return compute_cluster_bottom(cluster, gap) + gap * (len(cluster) - 1)
 
 
@@ -250,7 +252,7 @@ STRIPE_WIDTHS = 5.0  # length of a stripe, in widths of the line
 
 
 class Stretch(NamedTuple):
-    """A stretch where lines coincide: their indices, and the first and last x."""
+    """A stretch where drawn lines coincide: their indices, and the first and last x."""
 
     members: tuple[int, ...]
     first: float
@@ -258,7 +260,7 @@ class Stretch(NamedTuple):
 
 
 def draw_stripes(axes: Axes, lines: Sequence[DrawnLine], linewidth: float) -> None:
-    """Draw stripes where lines coincide; the last line is already on top."""
+    """Draw stripes in the colours of all lines where they coincide."""
     low, high = axes.get_ylim()
     for members, first, last in find_coinciding(lines, COINCIDING_FRACTION * (high - low)):
         for i, line in enumerate(lines[m] for m in members[:-1]):
@@ -276,7 +278,7 @@ def draw_stripes(axes: Axes, lines: Sequence[DrawnLine], linewidth: float) -> No
 
 
 def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
-    """Find the stretches where lines measured at the same x are nearer than ``near``."""
+    """Find the stretches in which drawn lines are nearer to each other than ``near``."""
     segments: dict[tuple[float, float], list[tuple[int, float, float]]] = {}
     for k, line in enumerate(lines):
         points = list(zip(line.x, line.y, strict=True))
@@ -284,7 +286,7 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
             segments.setdefault((left, right), []).append((k, y, z))
     found: list[Stretch] = []
     for (left, right), together in sorted(segments.items()):
-        for members in group_near(together, near):
+        for members in group_near_segments(together, near):
             before = next((s for s in found if s.members == members and s.last == left), None)
             if before:
                 found.remove(before)
@@ -292,10 +294,10 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
     return found
 
 
-def group_near(
+def group_near_segments(
     segments: Sequence[tuple[int, float, float]], near: float
 ) -> Iterator[tuple[int, ...]]:
-    """Yield groups of several segments with the same ends on the x axis and nearly equal heights."""
+    """Yield the indices of lines whose segments between the same two x are nearer than ``near``."""
     groups: list[list[tuple[int, float, float]]] = []
     for own in segments:
         for group in groups:

@@ -1,4 +1,4 @@
-"""The claims of the five works and what was found, as Markdown and as an HTML page."""
+"""The page of published claims and their verdicts, in Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...papers.claim_data import (
     build_case_table,
     build_claim_table,
     build_decided_table,
-    count_findings,
     list_verdicts,
+    summarise_findings,
 )
 from ...papers.claim_verdicts import ClaimVerdict
 from ...results.table import escape_html_text, escape_markdown, render_html, render_markdown
@@ -68,8 +68,8 @@ EXPLANATION = (
 
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims, or those of one table, as Markdown: decided findings first, then every table."""
-    blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", INTRODUCTION]
+    """Format the page of claims as Markdown: decided findings first, then every table or one table."""
+    blocks = [f"# {TITLE}", f"**{summarise_findings(found)}.**", INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
     blocks += [f"## {JUDGED_TITLE}", *EXPLANATION]
@@ -83,7 +83,7 @@ def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = 
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
-    """Yield each table's title and claims."""
+    """Yield the title of each published table, and the verdicts on its claims."""
     names = dict.fromkeys(one.claim.table.name for one in found)
     for name in names:
         group = [one for one in found if one.claim.table.name == name]
@@ -111,10 +111,10 @@ details { margin: .3rem .6rem; } summary { cursor: pointer; }
 
 
 def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None) -> str:
-    """Format all claims, or those of one table, as a self-contained HTML page."""
+    """Format the page of claims as self-contained HTML, for every table or one table."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
-        f"<p><strong>{escape(count_findings(found))}.</strong></p>",
+        f"<p><strong>{escape(summarise_findings(found))}.</strong></p>",
         format_html_paragraph(INTRODUCTION),
     ]
     if (decided := build_decided_table(found)).rows:
@@ -132,7 +132,7 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
 
 
 def format_html_paragraph(text: str) -> str:
-    """Format a Markdown paragraph as HTML; only emphasis and code are supported."""
+    """Format a Markdown paragraph as HTML; only emphasis and code are converted."""
     marked = EMPHASIS.sub(r"<em>\1</em>", escape_html_text(text))
     return f"<p>{marked}</p>"
 
@@ -141,7 +141,7 @@ FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
 
 
 def save_claims(found: Sequence[FindingVerdict], path: Path, table: str | None = None) -> None:
-    """Write the page of all claims, or of one table's, in the format of the path's suffix."""
+    """Write the page of claims, for every table or one table, in the format of the path's suffix."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"-o {path}: must end in {' or '.join(FORMATS)}")
     write_atomically(path, FORMATS[path.suffix](found, table).encode())

@@ -16,8 +16,7 @@ from ...core.files import write_atomically
 from ...papers.leaderboard import MEASURES, Ranking, build_ranking_table
 from ...results.label_distribution import LabelDistribution
 from ...results.runs import Run
-from ...results.table import Column, ResultTable, Value
-from ...results.table import render_page as render_table
+from ...results.table import Column, ResultTable, Value, render_table_data
 from .page_data import build_page_data
 
 # The scripts of a page are joined into one; its first file says "use strict".
@@ -51,12 +50,12 @@ RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js",
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:
-    """Write the page of these runs as one file."""
+    """Write the report page of these runs as one HTML file."""
     write_atomically(path, render_report(runs).encode())
 
 
 def render_report(runs: Sequence[Run], live: bool = False) -> str:
-    """Render the page of these runs as text; a live page also receives the dashboard's updates."""
+    """Render the report page of these runs; a live page also receives the dashboard's updates."""
     data = build_page_data(runs)
     return render_page("report.html", REPORT_SCRIPTS, data, live, title=data["title"])
 
@@ -64,7 +63,7 @@ def render_report(runs: Sequence[Run], live: bool = False) -> str:
 def render_page(
     template: str, scripts: Sequence[str], data: Any, live: bool = False, **texts: str
 ) -> str:
-    """Fill a template with style, script, data and escaped texts.
+    """Render an HTML page: fill a template with style, script, data and escaped texts.
 
     The page sends no requests, and the browser runs only its own script. A live page may
     also connect to the server that it came from.
@@ -81,18 +80,19 @@ def render_page(
 
 
 def build_security_policy(css: str, js: str, live: bool) -> str:
-    """Return a policy that allows only this style and script and, for a live page, its own server."""
+    """Return the page's content security policy: only its own style and script and, if live, its server."""
     own = f"default-src 'none'; style-src '{compute_csp_hash(css)}'; script-src '{compute_csp_hash(js)}'"
     return f"{own}; connect-src 'self'" if live else own
 
 
 def dump_safe_json(data: Any) -> str:
-    """Serialise data so that it cannot close the script element that holds it."""
+    """Serialise a page's data as JSON that cannot close the script element around it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def read_asset(name: str) -> str:
+    """Read a template, script or style of the pages."""
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -102,12 +102,12 @@ def compute_csp_hash(text: str) -> str:
 
 
 def write_label_page(distribution: LabelDistribution, path: Path) -> None:
-    """Write the page of a label distribution as one file."""
+    """Write the page of a label distribution as one HTML file."""
     write_atomically(path, render_label_page(distribution).encode())
 
 
 def render_label_page(distribution: LabelDistribution) -> str:
-    """Render the page of a label distribution as text, with the drawing scripts of the report page."""
+    """Render the page of a label distribution."""
     return render_page(
         "label_page.html",
         ("label_page.js", *DRAWING_SCRIPTS),
@@ -119,18 +119,18 @@ def render_label_page(distribution: LabelDistribution) -> str:
 
 
 def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
-    """Collect the numbers that the script draws: counts, client sizes, and the table of clients."""
+    """Collect the data of the label page: counts, client sizes, and the table of clients."""
     return {
         "clients": distribution.clients,
         "classes": distribution.classes,
         "counts": distribution.label_counts.tolist(),
         "stacks": build_size_stacks(distribution),
-        "table": render_table(build_client_table(distribution)),
+        "table": render_table_data(build_client_table(distribution)),
     }
 
 
 def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, Any]]]:
-    """Build a bar of each client's own examples and, with rebalancing, one of the balanced set."""
+    """Build the bars of client sizes: own examples and, with rebalancing, the balanced set."""
 
     def build_layer(colour: str, label: str, values: Any) -> dict[str, Any]:
         return {"colour": colour, "label": label, "values": values.tolist()}
@@ -143,7 +143,7 @@ def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, An
 
 
 def build_client_table(distribution: LabelDistribution) -> ResultTable:
-    """Build the table of clients: sizes, number of classes, and the largest class."""
+    """Build the label page's table of clients: sizes, number of classes, and the largest class."""
     balanced, validation = distribution.balanced, distribution.validation_sizes
     titles = ["training", *(["validation"] if validation is not None else []), "test"]
     titles += ["classes", "largest class", "its share"]
@@ -186,12 +186,12 @@ def describe_colors(distribution: LabelDistribution) -> str:
 
 
 def write_leaderboard_page(rankings: Sequence[Ranking], path: Path) -> None:
-    """Write the page of a leaderboard as one file."""
+    """Write the page of a leaderboard as one HTML file."""
     write_atomically(path, render_leaderboard_page(rankings).encode())
 
 
 def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
-    """Render the page of a leaderboard as text."""
+    """Render the page of a leaderboard."""
     entries = sum(len(ranking.rows) for ranking in rankings)
     settings = f"{len(rankings)} setting{'s' * (len(rankings) != 1)}"
     return render_page(
@@ -204,14 +204,14 @@ def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
 
 
 def describe_ranking(ranking: Ranking) -> dict[str, Any]:
-    """Collect the table of one setting, the hashes of its rows, and its remarks."""
+    """Collect the page data of a leaderboard's setting: table, hashes and remarks."""
     table, entries = build_ranking_table(ranking), [row.entry for row in ranking.rows]
     hashes = (
         "\n".join(f"seed {seed}: {r.model_sha256}" for seed, r in e.seeds.items()) for e in entries
     )
     names = (str(row[0].value) for row in table.rows)
     return {
-        "table": render_table(table),
+        "table": render_table_data(table),
         "hashes": dict(zip(names, hashes, strict=True)),
         "remarks": [f"{e.algorithm}: {e.remark}" for e in entries if e.remark],
     }

@@ -18,7 +18,7 @@ from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
-from ...results.table import Cell, Column, ResultTable, Rows, render_csv, render_page
+from ...results.table import Cell, Column, ResultTable, Rows, render_csv, render_table_data
 from ...runs.curves import MeanStd, select_last_ten
 from ...runs.events import find_last_evaluation, select_rounds
 from ...runs.run_index import read_json_lines
@@ -29,19 +29,19 @@ CurvesByKind = dict[str, Curves]
 
 
 def count_curve_points(runs: Sequence[Run]) -> int:
-    """Count the points that the page has room for in each curve."""
+    """Return how many points per curve keep the report page small."""
     kinds = 4 if any(map(has_unequal_clients, runs)) else 2  # G and P, pooled and by client
     kinds += 2 if any(any(run.loss_curves.values()) for run in runs) else 0
     return max(50, MAX_CURVE_POINTS // (kinds * len(runs)))
 
 
 def has_unequal_clients(run: Run) -> bool:
-    """Return True if test sets differ in size, so that the mean over clients differs from pooled accuracy."""
+    """Return True if clients' test sets differ in size, so that the mean over clients differs from pooled accuracy."""
     return len({n for n in run.start["test"] if n}) > 1
 
 
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
-    """Build the curves of one series and of each of its runs.
+    """Build the page's curves of one series and of each of its runs.
 
     The pooled curves are ``mean`` of the series and ``curves`` of each run. If clients have different
     numbers of test examples, ``client_mean`` and ``client_curves`` are means over clients.
@@ -75,20 +75,20 @@ def thin_curves(run: Run, points: int) -> Curves:
 
 
 def thin_curve(curve: Curve, points: int) -> list[list[float]]:
-    """Keep at most ``points`` evenly spaced points, including the last one; round to five digits."""
+    """Keep at most ``points`` evenly spaced points of a curve, including the last; round to five digits."""
     kept = curve[:: -compute_stride(len(curve), points)]
     return [[t, round(v, 5)] for t, v in reversed(kept)]
 
 
 def compute_stride(length: int, points: int) -> int:
-    """Return the distance between kept points; 1 keeps all."""
+    """Return the stride that keeps at most ``points`` points of a curve."""
     return -(-length // points) or 1
 
 
 def build_client_mean_table(
     runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]
 ) -> ResultTable | None:
-    """Build the table of G and P of the last ten evaluations, pooled and as the mean over clients.
+    """Build the page's table of G and P over the last ten evaluations, pooled and as the mean over clients.
 
     None if both are equal because all clients have the same number of test examples.
     """
@@ -115,7 +115,7 @@ def build_client_mean_table(
 
 
 def average_last_ten(group: Sequence[Run], measure: str) -> Cell:
-    """Average the last ten evaluations over clients, with the deviation over the seeds.
+    """Return a table cell: the mean over clients in the last ten evaluations, with the deviation over seeds.
 
     With one seed, the deviation is over the evaluations.
     """
@@ -130,7 +130,7 @@ MAX_POINTS = 500  # limit for one curve
 
 
 def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Collect the protections of every series; None if no run has protections or malicious clients."""
+    """Build the page's section of protections; None if no run has protections or malicious clients."""
     rows: Rows = []
     curves, notes = [], dict[str, list[str]]()
     for name, group in group_by_series(runs).items():
@@ -143,7 +143,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
             [
                 name,
                 ", ".join(map(format_protection, start.get("protection", []))) or "–",
-                format_epsilon(curve) if privacy else "–",
+                (f"{curve[-1][1]:.3f}" if curve else "no bound") if privacy else "–",
                 f"{privacy['delta']:g}" if privacy else "–",
                 len(start.get("bad_clients", [])),
             ]
@@ -165,11 +165,11 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
     )
     texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
     table = ResultTable.build(columns, rows, notes=texts)
-    return {"table": render_page(table), "curves": curves}
+    return {"table": render_table_data(table), "curves": curves}
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
-    """Return the series' largest ε after every round, counted from 1; leave out unbounded values."""
+    """Return (round, ε) of a series: the largest ε of its runs after each round, from 1."""
     found: dict[int, float] = {}
     for run in group:
         for event in select_rounds(run.events):
@@ -178,11 +178,6 @@ def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
                 t = event["t"] + 1
                 found[t] = max(found.get(t, 0.0), epsilon)
     return sorted(found.items())
-
-
-def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
-    """Format the ε after the last round."""
-    return f"{curve[-1][1]:.3f}" if curve else "no bound"
 
 
 def format_protection(settings: Mapping[str, Any]) -> str:
@@ -197,14 +192,14 @@ MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Build the section of these runs' audit; None if they do not belong to one."""
+    """Build the page's section of the privacy audit to which runs belong; None without one."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     audited = [f for f in folders if (f / "audit.json").is_file()]
     return read_audit_section(audited[0]) if audited else None
 
 
 def read_audit_section(folder: Path) -> dict[str, Any] | None:
-    """Read the table and the images of an audit; None if nothing was attacked."""
+    """Read the table and images of a privacy audit; None if nothing was attacked."""
     content, records = (
         read_json(folder / "audit.json"),
         list(read_json_lines(folder / "attacks.jsonl")),
@@ -215,7 +210,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
-        "table": render_page(summary.build_audit_table(content)),
+        "table": render_table_data(summary.build_audit_table(content)),
         "shape": content["asked"]["shape"],
         "when": describe_shown_rounds(records),
         "columns": [
@@ -238,7 +233,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
-    """Choose the round whose images are shown, by algorithm: the last, or that of the lowest loss level."""
+    """Choose the round whose attacked images are shown, by algorithm: the last round, or the one of the lowest loss level."""
     matched = summary.collect_matched_rounds(records)
     levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
@@ -246,7 +241,7 @@ def choose_shown_rounds(
 
 
 def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
-    """Describe when the shown images were attacked, as in ``after 10 rounds`` or ``at loss 0.5``."""
+    """Describe when the shown images of an audit were attacked, as in ``after 10 rounds`` or ``at loss 0.5``."""
     levels = summary.list_common_levels(summary.collect_matched_rounds(records))
     if levels:
         return f"at loss {levels[-1]:g}"
@@ -255,14 +250,14 @@ def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
 
 
 def build_thumbnail(r: AuditRecord) -> dict[str, str]:
-    """Return the pixels of a reconstructed image and its PSNR as caption."""
+    """Return the pixels of an audit's reconstructed image, with its PSNR as caption."""
     return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
 
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """Return the images of the last round or level, one per client first, the columns, and the attacks."""
+    """Select the images of an audit to show; return the originals, the columns, and the attacks by key."""
     start, attacks = records[0], summary.collect_attacks(records)
     shown = choose_shown_rounds(records, attacks)
     by_key = {
@@ -281,13 +276,13 @@ MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
 
 
 def build_page_data(runs: Sequence[Run]) -> Json:
-    """Collect all data of the page, ready for JSON."""
+    """Build all data of the report page, ready for JSON."""
     rows = comparison.compare_runs(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
     points = count_curve_points(runs)
     return {
-        "title": format_title(runs),
+        "title": format_page_title(runs),
         "score": format_score(runs),
         "summary": describe_runs(runs, rows),
         "series": [
@@ -296,18 +291,18 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         ],
         "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": render_page(
+        "table": render_table_data(
             comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
         ),
-        "client_means": render_optional(build_client_mean_table(runs, rows)),
-        "nets": render_optional(comparison_tables.build_net_table(runs)),
-        "metrics": render_optional(comparison_tables.build_metric_table(runs)),
+        "client_means": render_optional_table(build_client_mean_table(runs, rows)),
+        "nets": render_optional_table(comparison_tables.build_net_table(runs)),
+        "metrics": render_optional_table(comparison_tables.build_metric_table(runs)),
         "csv": render_csv(
             comparison_tables.build_comparison_table(rows, names=comparison_tables.IN_CSV)
         ),
-        "differences": render_optional(comparison_tables.build_difference_table(rows)),
+        "differences": render_optional_table(comparison_tables.build_difference_table(rows)),
         "statistics": build_statistics_section(rows),
-        "new_clients": render_optional(comparison_tables.build_new_client_table(runs)),
+        "new_clients": render_optional_table(comparison_tables.build_new_client_table(runs)),
         "audit": build_audit_section(runs),
         "protection": build_protection_section(runs),
         "federations": [
@@ -332,31 +327,32 @@ def build_page_data(runs: Sequence[Run]) -> Json:
 
 
 def list_student_factors(seeds: int) -> list[float]:
-    """List the factors for 95 % intervals of the mean of 1, 2, … values; the factor for one is 0."""
+    """List Student's t factors for 95 % intervals of the mean of 1, 2, … seeds; the factor for one is 0."""
     return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
-def render_optional(table: ResultTable | None) -> Json | None:
-    return render_page(table) if table else None
+def render_optional_table(table: ResultTable | None) -> Json | None:
+    """Return the page data of a table; None without a table."""
+    return render_table_data(table) if table else None
 
 
 def build_statistics_section(rows: Sequence[comparison.ComparisonRow]) -> Json | None:
-    """Collect conclusions, means, intervals and p values; None for a single run."""
+    """Build the page's section of statistics: conclusions, means, intervals and p values; None for one run."""
     if len(rows) < 2 and all(len(row.seeds) < 2 for row in rows):
         return None
-    tables = [render_page(table) for table in comparison_tables.build_statistics_tables(rows)]
+    tables = [render_table_data(table) for table in comparison_tables.build_statistics_tables(rows)]
     return {"conclusions": comparison.list_conclusions(rows), "tables": tables}
 
 
 def format_score(runs: Sequence[Run]) -> str:
-    """Return the name of the score of G and P: accuracy, or the score of another task."""
+    """Return the name of the runs' score, such as accuracy, which depends on the task."""
     return " or ".join(
         dict.fromkeys(SCORES.get(r.start.get("task", "classification"), "score") for r in runs)
     )
 
 
-def format_title(runs: Sequence[Run]) -> str:
-    """Return the title of the page: the algorithms and the data sets."""
+def format_page_title(runs: Sequence[Run]) -> str:
+    """Return the title of the report page: algorithms and data sets."""
     names = list(dict.fromkeys(r.display_name for r in runs))
     algorithms = (
         f"{len(names)} algorithms"
@@ -368,11 +364,11 @@ def format_title(runs: Sequence[Run]) -> str:
 
 
 def describe_runs(runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]) -> str:
-    """Summarise the page: what is compared and which series leads in G or P beyond chance."""
+    """Summarise the report page: numbers of clients, rounds and seeds, and the leading series."""
     sizes = [
-        format_count([len(r.start["clients"]) for r in runs], "clients"),
-        format_count([r.start["rounds"] for r in runs], "rounds"),
-        format_count([len(group) for group in group_by_series(runs).values()], "seeds"),
+        format_count_range([len(r.start["clients"]) for r in runs], "clients"),
+        format_count_range([r.start["rounds"] for r in runs], "rounds"),
+        format_count_range([len(group) for group in group_by_series(runs).values()], "seeds"),
     ]
     return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(rows))))
 
@@ -392,21 +388,20 @@ def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
     return f"No winner is shown: {reason}." if reason else ""
 
 
-def format_count(numbers: Sequence[int], word: str) -> str:
-    """Format a range with its noun, as in ``20 clients``, ``10–20 clients`` or ``1 seed``."""
+def format_count_range(numbers: Sequence[int], word: str) -> str:
+    """Format counts with their noun, as in ``20 clients``, ``10–20 clients`` or ``1 seed``."""
     low, high = min(numbers), max(numbers)
     span = f"{low}–{high}" if low < high else f"{low}"
     return f"{span} {word.removesuffix('s') if high == 1 else word}"
 
 
 def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
-    """Collect the data of one series: its mean curves and its runs."""
+    """Build the page data of one series: its mean curves and its runs."""
     series, each = build_curves(group, points)
     return {
         "name": name,
-        "key": name.removesuffix(
-            f", {group[0].state}"
-        ),  # without the round, so that it stays the same while a run continues
+        # without the round, so that it stays the same while a run continues
+        "key": name.removesuffix(f", {group[0].state}"),
         **series,
         "runs": [
             build_run_data(run, order.index(run.start["data_sha256"]), curves)
@@ -416,7 +411,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
 
 
 def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
-    """Collect the data of one run: its result.json, with clients as columns of counts."""
+    """Build the page data of one run: its result.json, costs and curves."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
@@ -437,7 +432,7 @@ def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
 
 
 def build_label_distribution_section(run: Run, several: bool) -> Json:
-    """Collect the training examples per client and class in the run's federation."""
+    """Build the page's section of labels: training examples per client and class of a run's federation."""
     start = run.start
     return {
         "run": run.label if several else "",
@@ -449,7 +444,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_confusion_section(runs: Sequence[Run]) -> Json | None:
-    """Collect the confusion counts of every series' first run that has them; None if no run has."""
+    """Build the page's section of confusion matrices, from the first run of each series; None without any."""
     found = []
     for name, group in group_by_series(runs).items():
         start, last = group[0].start, find_last_evaluation(group[0].events)
@@ -464,7 +459,7 @@ def build_confusion_section(runs: Sequence[Run]) -> Json | None:
 
 
 def build_settings_section(runs: Sequence[Run]) -> list[Json]:
-    """Collect the value of every setting in every series."""
+    """Build the page's section of settings: the value of each setting in every series."""
     groups = [
         [dict(iterate_setting_texts(r.config)) for r in group]
         for group in group_by_series(runs).values()

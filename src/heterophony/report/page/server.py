@@ -25,20 +25,19 @@ HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a keep-
 
 
 class ViewWatcher:
-    """Polls the views to which pages have subscribed and sends the parts that changed."""
+    """Polls the dashboard's views to which pages have subscribed, and streams the parts that changed."""
 
     def __init__(self, view_loader: ViewLoader, limit: int) -> None:
         self.view_loader, self.limit = view_loader, limit
         self.subscribers: Counter[tuple[str, ...]] = Counter()
-        self.messages: dict[
-            tuple[str, ...], tuple[bytes, ...]
-        ] = {}  # the parts of each view's message
+        # the parts of each view's message
+        self.messages: dict[tuple[str, ...], tuple[bytes, ...]] = {}
         self.changed = Condition()
         self.closed = False
-        Thread(target=self._poll, name="watch", daemon=True).start()
+        Thread(target=self._poll_views, name="watch", daemon=True).start()
 
     def subscribe(self, names: tuple[str, ...], first: View) -> Iterator[bytes] | None:
-        """Stream messages, the current one first; None if there are too many subscribers."""
+        """Return a stream of a view's messages, the current one first; None with too many subscribers."""
         with self.changed:
             if self.subscribers.total() >= self.limit:
                 return None
@@ -48,7 +47,7 @@ class ViewWatcher:
         return self._stream_messages(names)
 
     def unsubscribe(self, names: tuple[str, ...]) -> None:
-        """Remove one subscriber."""
+        """Remove one subscriber of a view."""
         with self.changed:
             self.subscribers[names] -= 1
             if not self.subscribers[names]:
@@ -74,7 +73,7 @@ class ViewWatcher:
             lambda: self.closed or self.messages[names] != sent, HEARTBEAT_SECONDS
         )
 
-    def _poll(self) -> None:
+    def _poll_views(self) -> None:
         while not self.closed:
             with self.changed:
                 self.changed.wait_for(lambda: self.closed or self.subscribers)
@@ -109,7 +108,7 @@ HEADERS = {
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Serves the views of a folder."""
+    """The dashboard's web server, which serves the views of a folder to this machine."""
 
     daemon_threads = True
     allow_reuse_port = False  # otherwise a second dashboard could silently share the port
@@ -157,7 +156,7 @@ def open_dashboard(root: Path, port: int | None) -> Dashboard:
 
 
 class DashboardRequestHandler(BaseHTTPRequestHandler):
-    """Answers one request: ``/`` is the page, ``/events`` its stream; any other path is an error."""
+    """Answers a request to the dashboard: ``/`` is a page, ``/events`` its stream; other paths are errors."""
 
     server: Dashboard
     server_version, sys_version = "heterophony", ""

@@ -47,7 +47,7 @@ class RunListEntry:
 
     @property
     def last_changed(self) -> int:
-        """When its events or configuration last changed, in nanoseconds."""
+        """When the events or configuration of its runs last changed, in nanoseconds."""
         stamps = (stamp for run in self.runs for stamp in stamp_folder(run)[:2])
         return max((stamp[1] for stamp in stamps if stamp), default=0)
 
@@ -67,7 +67,7 @@ def stamp_file(path: Path) -> FileStamp:
 
 
 def list_entries(folder: Path) -> list[RunListEntry]:
-    """List all entries below a folder, newest first; a folder is followed by its runs."""
+    """List the dashboard's entries below a folder, newest first; a folder of runs is followed by them."""
     groups = sorted(
         find_entry_groups(folder, "", MAX_DEPTH), key=lambda group: -group[0].last_changed
     )
@@ -75,7 +75,7 @@ def list_entries(folder: Path) -> list[RunListEntry]:
 
 
 def find_entry_groups(folder: Path, prefix: str, depth: int) -> Iterator[list[RunListEntry]]:
-    """Find groups below a folder: a single run, or a folder followed by its runs."""
+    """Find groups of the dashboard's entries: a single run, or a folder followed by its runs."""
     children = list_subfolders(folder)
     runs = [child for child in children if is_run_folder(child)]
     several = bool(prefix) and len(runs) > 1
@@ -111,7 +111,7 @@ def list_subfolders(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """The data of one run in the list."""
+    """The data of one run in the dashboard's list."""
 
     progress: RunProgress
     overview: RunOverview
@@ -126,7 +126,7 @@ def read_listed_run(run: Path) -> ListedRun:
     """Read the state of a run, its G and P over the last ten evaluations, and its small curves."""
     listed = ListedRun(read_run_progress(run), read_run_overview(run))
     try:
-        dump_safe_json(build_row(listed, running=True))
+        dump_safe_json(build_run_list_row(listed, running=True))
     except Exception:  # an impossible number; the other runs are shown anyway
         return ListedRun(RunProgress(run, "damaged"), RunOverview())
     return listed
@@ -142,7 +142,7 @@ def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
 def build_run_list_rows(
     entries: Iterable[RunListEntry], runs: dict[Path, ListedRun], running: Container[Path]
 ) -> list[RunListRow]:
-    """Build one row for each entry, with the address of its page."""
+    """Build the rows of the dashboard's list of runs, with the addresses of their pages."""
     return [
         {
             "name": decode_name(entry.name),
@@ -150,14 +150,16 @@ def build_run_list_rows(
             "nested": entry.is_nested,
             "runs": len(entry.runs),
             "changed": entry.last_changed // 10**6,  # milliseconds, as in JavaScript
-            **merge_rows([build_row(runs[run], run in running) for run in entry.runs]),
+            **merge_run_list_rows(
+                [build_run_list_row(runs[run], run in running) for run in entry.runs]
+            ),
         }
         for entry in entries
     ]
 
 
-def build_row(run: ListedRun, running: bool) -> RunListRow:
-    """Build the row of one run; ``activity`` is its state in one word."""
+def build_run_list_row(run: ListedRun, running: bool) -> RunListRow:
+    """Build the row of one run in the dashboard's list; ``activity`` is its state in one word."""
     progress, overview = run.progress, run.overview
     activity = progress.state
     if run.is_unfinished:
@@ -179,8 +181,8 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
     }
 
 
-def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
-    """Merge the rows of several runs: their algorithms, and how many are finished."""
+def merge_run_list_rows(rows: Sequence[RunListRow]) -> RunListRow:
+    """Merge the rows of a folder's runs: their algorithms, and how many are finished."""
     if len(rows) == 1:
         return rows[0]
     names = list(dict.fromkeys(r["algorithm"] for r in rows if r["algorithm"] != "–"))
@@ -203,7 +205,7 @@ def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
 
 
 def decode_name(name: str) -> str:
-    """Return a file's name as valid text; bytes that are not UTF-8 are replaced."""
+    """Return a file name as text; bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -216,7 +218,7 @@ BoardStatuses = dict[Path, tuple[FileStamp, BoardStatus]]
 
 @dataclass(frozen=True)
 class View:
-    """A comparison (``runs``) or a run list (``rows``), and a note about what cannot be shown."""
+    """A view of the dashboard: a comparison (``runs``) or a list of runs (``rows``), with a note on problems."""
 
     name: str
     note: str
@@ -227,13 +229,8 @@ class View:
     running: frozenset[Path] = frozenset()  # in a run list: the runs that a process is executing
     message_parts: tuple[bytes, ...] = ()  # everything but the boards; the boards
 
-    @property
-    def message(self) -> bytes:
-        """The message for an event stream: all its parts, joined."""
-        return b"".join(self.message_parts)
-
     def render_html(self) -> str:
-        """Render the live page of this view."""
+        """Render the view as a live page."""
         if self.runs:
             return html.render_report(self.runs, live=True)
         return html.render_page(
@@ -247,7 +244,7 @@ class View:
 
 
 class ViewLoader:
-    """Loads views of a folder without writing to it; only names that were found in it can be loaded."""
+    """Loads the dashboard's views of a folder, read-only; only names found in the folder can be loaded."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -270,7 +267,8 @@ class ViewLoader:
                 view = self._build_view(names, old)
             except Exception as error:
                 view = create_view(
-                    self._format_title(*names), f"This cannot be shown: {describe_error(error)}."
+                    self._format_title(*names),
+                    f"This cannot be shown: {describe_view_error(error)}.",
                 )
             self.views[names] = view
             while len(self.views) > MAX_CACHED_VIEWS:
@@ -320,7 +318,7 @@ def list_run_folders(folder: Path) -> list[Path]:
 
 
 def build_comparison_view(title: str, folders: Iterable[Path], old: View | None) -> View:
-    """Build the comparison of these runs; the note names runs that cannot be shown."""
+    """Build the dashboard's comparison of runs; its note names runs that cannot be shown."""
     contents = read_changed_folders(folders, old, load_run_or_reason)
     boards = read_changed_boards(contents, old)
     same = old and old.folder_contents and list_stamps(contents) == list_stamps(old.folder_contents)
@@ -342,7 +340,7 @@ def build_comparison_view(title: str, folders: Iterable[Path], old: View | None)
 
 
 def update_boards(view: View, boards: BoardStatuses) -> View:
-    """Return the view with the current boards; the same object if nothing changed."""
+    """Return the view with the current status of boards; the same object if nothing changed."""
     if not boards:
         return view
     labels = {run.folder: run.label for run in view.runs}
@@ -364,7 +362,7 @@ def attach_boards(run: Run, boards: BoardStatuses) -> Run:
 
 
 def create_view(name: str, note: str, **fields: Any) -> View:
-    """Create a view with its message."""
+    """Create a view of the dashboard, with its message for the event stream."""
     view = View(name, note, **fields)
     parts = [f"event: note\ndata: {json.dumps(note)}\n\n"]
     if view.runs:
@@ -375,7 +373,7 @@ def create_view(name: str, note: str, **fields: Any) -> View:
 
 
 def load_run_or_reason(folder: Path) -> Run | str:
-    """Load a run or return why it cannot be shown; a half-written file may raise any error."""
+    """Load a run, or return why it cannot be shown; a half-written file may raise any error."""
     events = stamp_folder(folder)[0]
     if not events or not events[0]:
         return "has not started yet"
@@ -383,16 +381,16 @@ def load_run_or_reason(folder: Path) -> Run | str:
         run = load_run(folder)
         check_showable(run)
     except Exception as error:
-        return f"cannot be shown: {describe_error(error)}"
+        return f"cannot be shown: {describe_view_error(error)}"
     return run
 
 
 def check_showable(run: Run) -> None:
-    """Build the page's data of this run, and raise any error that occurs."""
+    """Raise an error if the page of this run cannot be built."""
     html.dump_safe_json(build_page_data([run]))
 
 
-def describe_error(error: Exception) -> str:
+def describe_view_error(error: Exception) -> str:
     """Describe why a run or a folder cannot be shown."""
     if isinstance(error, HeterophonyError):
         return str(error)
@@ -402,7 +400,7 @@ def describe_error(error: Exception) -> str:
 def read_changed_folders(
     folders: Iterable[Path], old: View | None, read: Callable[[Path], Any]
 ) -> FolderContents:
-    """Return the content of each folder; read only changed folders again."""
+    """Return the content of each run folder; read only changed folders again."""
     before, out = old.folder_contents if old else {}, {}
     for folder in folders:
         # stamp before reading: a change in between is then noticed at the next read
@@ -412,7 +410,7 @@ def read_changed_folders(
 
 
 def read_changed_boards(folders: Iterable[Path], old: View | None) -> BoardStatuses:
-    """Return the boards of the runs that have any; read only changed files again."""
+    """Return the board status of each run that has boards; read only changed files again."""
     before, out = old.boards if old else {}, {}
     for folder in folders:
         stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)

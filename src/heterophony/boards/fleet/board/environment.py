@@ -22,11 +22,11 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ProblemError(Exception):
-    """A problem on the board, described in one line."""
+    """Raised for a problem on the board; the message is one line."""
 
 
 def describe_os_error(error: OSError) -> str:
-    """Describe a failed file operation in words; recognise a full disk."""
+    """Describe a failed file operation on the board in words."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL_DISK:
         return f"its disk is full{where}"
@@ -34,7 +34,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def read_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that decide whether the board can take part."""
+    """Return the facts by which ``fleet`` decides whether the board can take part."""
     home = Path.home()
     folder = home / request["folder"]
     existing = next(p for p in (folder, *folder.parents) if p.exists())
@@ -79,7 +79,7 @@ def read_temperature() -> float | None:
 
 
 def can_connect(address: str, port: int) -> bool:
-    """Return True if the broker's port can be reached from here."""
+    """Return True if this board can connect to the broker's port."""
     try:
         socket.create_connection((address, port), timeout=5).close()
     except OSError:
@@ -92,12 +92,12 @@ SPARE_BYTES = 16 << 20  # disk space kept free
 
 
 def list_missing(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which of the files are missing or differ, and how many other files there are."""
+    """Return which of the files to copy are missing or different on the board, and the number of others."""
     root = Path.home() / request["folder"]
     wanted = request["files"]
     return {
         "missing": [p for p, sha256 in wanted.items() if digest_file(root / p) != sha256],
-        "others": len(find_others(root, request["only"], list(wanted))),
+        "others": len(find_other_files(root, request["only"], list(wanted))),
     }
 
 
@@ -110,13 +110,13 @@ def digest_file(path: Path) -> str:
 
 
 def receive_files(request: dict[str, Any]) -> dict[str, Any]:
-    """Write the files that follow on standard input, one after another, each of its given size.
+    """Write the files whose contents follow on standard input, one after another.
 
-    In the folders of ``only``, files that are not named are deleted first.
+    In the folders of ``only``, files that are not in ``keep`` are deleted first.
     """
     root = Path.home() / request["folder"]
     root.mkdir(parents=True, exist_ok=True)
-    others = find_others(root, request["only"], request["keep"])
+    others = find_other_files(root, request["only"], request["keep"])
     for path in others:
         path.unlink()
     total = sum(entry["size"] for entry in request["files"])
@@ -129,14 +129,14 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
     return {"received": len(request["files"]), "deleted": len(others)}
 
 
-def find_others(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
+def find_other_files(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
     """Return the files in these folders of the board that are not in ``keep``."""
     found = [path for folder in folders for path in sorted((root / folder).glob("*"))]
     return [p for p in found if p.is_file() and str(p.relative_to(root)) not in keep]
 
 
 def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:
-    """Write one file under a temporary name, check it and rename it."""
+    """Write a copied file under a temporary name, check its sha256 and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.new")
     digest = hashlib.sha256()
@@ -159,7 +159,7 @@ def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:
 
 
 def read_files(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the last bytes of these files as text; leave out files that do not exist."""
+    """Return the ends of files of the board as text; leave out files that do not exist."""
     root = Path.home() / request["folder"]
     found = {}
     for name in request["files"]:
@@ -176,7 +176,7 @@ FILE = "enrolment.toml"
 
 
 def describe_enrolment(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the certificate and the broker's address; never the key."""
+    """Return the name, broker address and certificate in the board's enrolment, without the key."""
     path = Path.home() / request["folder"] / FILE
     try:
         content = tomllib.loads(path.read_text())
@@ -186,7 +186,7 @@ def describe_enrolment(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def change_address(request: dict[str, Any]) -> dict[str, Any]:
-    """Replace the broker's address in the enrolment; the key stays on the board."""
+    """Replace the broker's address in the board's enrolment; the key stays on the board."""
     path = Path.home() / request["folder"] / FILE
     text = re.sub(r"(?m)^port = .*$", f"port = {int(request['port'])}", path.read_text())
     address = request["address"].replace("\\", "").replace('"', "")
@@ -202,13 +202,13 @@ MARKER = "installed.json"  # record of the last installation, in the environment
 
 
 def describe_environment(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the record that ``install`` wrote last; empty if the environment is missing."""
+    """Return the digest of the last installation; an empty string if the environment is missing."""
     root = Path.home() / request["folder"]
     return {"marker": read_marker(root) if locate_python(root).exists() else ""}
 
 
 def list_versions(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the packages in the environment of the board's Python."""
+    """Return the versions of the packages in the environment of the board's Python."""
     from importlib.metadata import distributions  # slow to import, and most calls do not need it
 
     found = {d.metadata["Name"] or "": d.version for d in distributions()}
@@ -216,12 +216,12 @@ def list_versions(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_python(root: Path) -> Path:
-    """Return the interpreter for heterophony: this one if it is in an environment."""
+    """Return the board's Python for heterophony: this one if it is in a virtual environment."""
     return Path(sys.executable) if sys.prefix != sys.base_prefix else root / "venv/bin/python"
 
 
 def read_marker(root: Path) -> str:
-    """Return the digest of the last installation; an empty string if there is none."""
+    """Return the digest in the record of the last installation; an empty string if there is none."""
     try:
         return str(json.loads((root / MARKER).read_text())["digest"])
     except (OSError, ValueError, KeyError):
@@ -229,7 +229,7 @@ def read_marker(root: Path) -> str:
 
 
 def install(request: dict[str, Any]) -> dict[str, Any]:
-    """Create the environment from the copied wheels, or unpack our code next to an existing one."""
+    """Install heterophony from the copied wheels, or only its code next to an existing environment."""
     root = Path.home() / request["folder"]
     (root / MARKER).unlink(missing_ok=True)
     if sys.prefix != sys.base_prefix:
@@ -244,13 +244,13 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
         check, capture_output=True, text=True, cwd=root, env=make_environment(root)
     )
     if done.returncode:
-        raise ProblemError(f"heterophony cannot be imported there: {last_line(done.stderr)}")
+        raise ProblemError(f"heterophony cannot be imported there: {find_error_line(done.stderr)}")
     (root / MARKER).write_text(json.dumps({"digest": request["digest"]}))
     return {"version": done.stdout.strip()}
 
 
 def unpack_code(root: Path, wheel: str) -> None:
-    """Unpack our pure-Python wheel into a folder that only our process imports from."""
+    """Unpack the wheel of heterophony into a folder that only its own process imports from."""
     import zipfile  # slow to import, and most calls do not need it
 
     shutil.rmtree(root / "code", ignore_errors=True)
@@ -259,28 +259,32 @@ def unpack_code(root: Path, wheel: str) -> None:
 
 
 def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
-    """Install with the copied pip, because Debian's Python may lack both pip and ensurepip."""
+    """Install the copied wheels with the copied pip, because Debian's Python may have none."""
     wheels = root / "wheels"
     if not (root / "venv/bin/python").exists():
-        run([sys.executable, "-P", "-m", "venv", "--without-pip", str(root / "venv")], "venv")
+        run_install_command(
+            [sys.executable, "-P", "-m", "venv", "--without-pip", str(root / "venv")], "venv"
+        )
     pips = sorted(wheels.glob("pip-*.whl"))
     if not pips:
-        raise ProblemError("there is no wheel of pip among those copied; run: fleet wheels")
+        raise ProblemError("the copied wheels do not include pip; run: fleet wheels")
     pip = [str(root / "venv/bin/python"), str(pips[-1] / "pip"), "--isolated", "install"]
     offline = ["--no-index", "--find-links", str(wheels), "--no-input", "--quiet"]
-    run([*pip, *offline, *requirements], "pip")
-    run([*pip, *offline, "--no-deps", "--force-reinstall", str(wheels / wheel)], "pip")
+    run_install_command([*pip, *offline, *requirements], "pip")
+    run_install_command(
+        [*pip, *offline, "--no-deps", "--force-reinstall", str(wheels / wheel)], "pip"
+    )
 
 
-def run(words: list[str], what: str) -> None:
+def run_install_command(words: list[str], what: str) -> None:
     """Run a command of the installation; raise ProblemError if it fails."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise ProblemError(f"{what} failed: {last_line(done.stderr or done.stdout)}")
+        raise ProblemError(f"{what} failed: {find_error_line(done.stderr or done.stdout)}")
 
 
-def last_line(text: str) -> str:
-    """Return the line that explains most: pip prints its errors before its hints."""
+def find_error_line(text: str) -> str:
+    """Return the last error in a command's output; pip prints hints after its errors."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "OSError", "error"))]
     return (errors or lines or ["it printed nothing"])[-1][:300]

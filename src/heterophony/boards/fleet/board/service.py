@@ -18,7 +18,7 @@ from .environment import ProblemError, describe_os_error, locate_python, make_en
 
 
 def start_unit(request: dict[str, Any]) -> dict[str, Any]:
-    """Write the unit and start it; do nothing if it is already running with the same text."""
+    """Write and start heterophony's systemd unit, unless the same unit is already running."""
     root = Path.home() / request["folder"]
     path = locate_unit(request["unit"])
     text = (
@@ -38,7 +38,7 @@ def start_unit(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_unit(request: dict[str, Any]) -> dict[str, Any]:
-    """Stop the unit and delete it, if there is one."""
+    """Stop and delete heterophony's systemd unit, if there is one."""
     path = locate_unit(request["unit"])
     if not path.exists():
         return {"changed": False}
@@ -48,7 +48,7 @@ def stop_unit(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the same facts as ``read_status`` does for a plain process."""
+    """Return the state of heterophony's systemd unit, in the form of ``read_process_status``."""
     name = locate_unit(request["unit"]).name
     shown = ["show", name, "--property=ActiveState,MainPID,ExecMainStatus"]
     done = subprocess.run(
@@ -69,7 +69,7 @@ def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_unit(name: str) -> Path:
-    """Return the path of the board's systemd unit."""
+    """Return the path of heterophony's systemd unit on the board."""
     return Path.home() / ".config/systemd/user" / f"{name}.service"
 
 
@@ -89,7 +89,7 @@ def run_systemctl(*words: str, check: bool = True) -> int:
 
 
 def make_systemctl_environment() -> dict[str, str]:
-    """Return our environment variables and XDG_RUNTIME_DIR, which systemctl needs over SSH."""
+    """Return the environment variables for systemctl, with XDG_RUNTIME_DIR, which it needs over SSH."""
     return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 
@@ -100,15 +100,18 @@ LOG_LIMIT = 32 << 20  # a longer log is replaced
 WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
 
 
-def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start heterophony unless it is running with the same arguments; with others, stop it first."""
+def start_process(request: dict[str, Any]) -> dict[str, Any]:
+    """Start heterophony in the background, unless it is already running with the same arguments.
+
+    If it is running with other arguments, it is stopped first.
+    """
     root = Path.home() / request["folder"]
     words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
     record = find_running(root)
     if record and record["words"] == words:
         return {"changed": False}
     if record:
-        stop_process(record)
+        kill_process(record)
     (root / EXIT_CODE).unlink(missing_ok=True)
     if (root / LOG).exists() and (root / LOG).stat().st_size > LOG_LIMIT:
         (root / LOG).unlink()
@@ -124,24 +127,27 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             env=make_environment(root),
             start_new_session=True,
         )
-    content = {"pid": process.pid, "born": read_birth(process.pid), "words": words}
+    content = {"pid": process.pid, "born": read_process_start(process.pid), "words": words}
     (root / RECORD).write_text(json.dumps(content))
     return {"changed": True}
 
 
 def find_running(root: Path) -> dict[str, Any] | None:
-    """Return the record of the running process; its birth is checked too, as ids are reused."""
+    """Return the record of heterophony's process on this board; None if it is not running.
+
+    The start time is compared, too, because process ids are reused.
+    """
     try:
         record: dict[str, Any] = json.loads((root / RECORD).read_text())
         # a group of 0 or 1 would be this one, or all processes of the board
-        same = record["pid"] > 1 and read_birth(record["pid"]) == record["born"]
+        same = record["pid"] > 1 and read_process_start(record["pid"]) == record["born"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if same else None
 
 
-def read_birth(pid: int) -> str:
-    """Return when a process started: the id of the system's boot, and clock ticks since then."""
+def read_process_start(pid: int) -> str:
+    """Return when a process started: the boot id and the clock ticks since that boot, as text."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if fields[0] in "ZX":
@@ -149,17 +155,17 @@ def read_birth(pid: int) -> str:
     return f"{boot} {fields[19]}"
 
 
-def stop(request: dict[str, Any]) -> dict[str, Any]:
+def stop_process(request: dict[str, Any]) -> dict[str, Any]:
     """Stop heterophony on this board if it is running."""
     record = find_running(Path.home() / request["folder"])
     if record is None:
         return {"changed": False}
-    stop_process(record)
+    kill_process(record)
     return {"changed": True}
 
 
-def stop_process(record: dict[str, Any]) -> None:
-    """Stop the shell and heterophony, first with a signal they can handle, then by force."""
+def kill_process(record: dict[str, Any]) -> None:
+    """End heterophony's process group on this board by SIGTERM or, after some time, by SIGKILL."""
     for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
         with suppress(ProcessLookupError):
             os.killpg(record["pid"], number)
@@ -172,7 +178,7 @@ def stop_process(record: dict[str, Any]) -> None:
 
 
 def group_exists(group: int) -> bool:
-    """Return True if any process of the group is alive; zombies do not count."""
+    """Return True if any process of a process group is alive; zombies do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -181,8 +187,8 @@ def group_exists(group: int) -> bool:
     return False
 
 
-def read_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return whether heterophony is running, its exit code if not, and its last line of output."""
+def read_process_status(request: dict[str, Any]) -> dict[str, Any]:
+    """Return whether heterophony is running on this board, its exit code and its last line of output."""
     root = Path.home() / request["folder"]
     record = find_running(root)
     code = None
@@ -199,7 +205,7 @@ def read_status(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_last_line(path: Path) -> str:
-    """Return the last line of a log that is not empty; an empty string if there is none."""
+    """Return the last line of a log that is not blank; an empty string if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
@@ -221,9 +227,9 @@ ACTIONS = {
     "install": environment.install,
     "enrolment": environment.describe_enrolment,
     "change-address": environment.change_address,
-    "start": start,
-    "stop": stop,
-    "status": read_status,
+    "start": start_process,
+    "stop": stop_process,
+    "status": read_process_status,
     "start-unit": start_unit,
     "stop-unit": stop_unit,
     "unit-status": read_unit_status,
@@ -231,7 +237,7 @@ ACTIONS = {
 
 
 def main() -> None:
-    """Run the requested action; print ``{"answer": …}`` or ``{"problem": …}`` in one line."""
+    """Run the action that ``fleet`` requests; print ``{"answer": …}`` or ``{"problem": …}`` in one line."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     try:
         answer: dict[str, Any] = {"answer": ACTIONS[request["action"]](request)}
