@@ -7,7 +7,7 @@ from statistics import fmean
 
 from heterophony.algorithms import get_display_name
 from heterophony.papers.leaderboard import Entry
-from heterophony.report.figures.style import spread_heights
+from heterophony.report.figures.style import spread_label_heights
 
 from .numbers import Board, P, Table, rank_in
 from .plan import BASELINES
@@ -128,7 +128,7 @@ def draw_panel(table: Table, measure: str) -> list[str]:
         )
     ends = sorted(labelled, key=lambda n: -float(place(*curves[n][-1]).split(",")[1]))
     rising = [1 - float(place(*curves[n][-1]).split(",")[1]) / HEIGHT for n in ends]
-    for name, height in zip(ends, spread_heights(rising, 13 / HEIGHT), strict=True):
+    for name, height in zip(ends, spread_label_heights(rising, 13 / HEIGHT), strict=True):
         parts.append(
             f'<text x="{PANEL - 44}" y="{HEIGHT * (1 - height) + 4:.1f}" fill="{get_color(chosen.index(name))}">{get_display_name(name)}</text>'
         )

@@ -29,7 +29,7 @@ from heterophony.runs.summary import summarise
 from heterophony.studies.compare import build_comparison, create_comparison
 from heterophony.studies.hooks import show_progress
 from heterophony.studies.many import RunOptions, run_many
-from heterophony.studies.search import make_label
+from heterophony.studies.search import make_trial_label
 from heterophony.studies.spec import RunSpec
 
 from .numbers import TUNING_FILE, read_plain
@@ -79,9 +79,10 @@ def tune(setting: Setting, name: str, runs: Path) -> list[Trial]:
     left, out = list_combinations(name, setting.rounds), list[Trial]()
     for share, most in STAGES:
         rounds = round(share * setting.rounds)
-        before = {make_label(t.settings): t for t in known if t.rounds == rounds}
+        before = {make_trial_label(t.settings): t for t in known if t.rounds == rounds}
         tried = [
-            before.get(make_label(settings)) or run_trial(setting, name, share, settings, folder)
+            before.get(make_trial_label(settings))
+            or run_trial(setting, name, share, settings, folder)
             for settings in left[:most]
         ]
         tried.sort(key=lambda trial: -1.0 if trial.score is None else trial.score, reverse=True)
@@ -108,7 +109,7 @@ def run_trial(
     rounds = round(share * setting.rounds)
     try:
         specs = build_comparison([name], [TUNE_SEED], None, overrides)
-        trial = create_comparison(folder / f"{rounds}-{make_label(settings)}", specs)
+        trial = create_comparison(folder / f"{rounds}-{make_trial_label(settings)}", specs)
         diverged = run_all(trial)
     except ConfigError as error:  # such as momentum where a rule is that of plain SGD
         return Trial(settings, rounds, None, str(error))
@@ -161,7 +162,7 @@ def run_final(setting: Setting, name: str, trials: Sequence[Trial], runs: Path) 
 
 
 def get_final_folder(setting: Setting, name: str, settings: Combination, runs: Path) -> Path:
-    return runs / setting.name / "final" / name / make_label(settings)
+    return runs / setting.name / "final" / name / make_trial_label(settings)
 
 
 def find_finished(setting: Setting, name: str, runs: Path) -> tuple[int, list[Path]] | None:
