@@ -114,8 +114,8 @@ def test_pages_say_where_methods_differ_from_their_authors_code(page):
 def test_an_algorithm_without_a_rule_measurements_or_tests_has_a_page(monkeypatch, tmp_path):
     from pages import algorithm_pages
 
+    for folder in ("RULES", "BOARD", "TESTS"):
         monkeypatch.setattr(algorithm_pages, folder, tmp_path / folder)
-    algorithm_pages.read_json.cache_clear()
     algorithm_pages.read_entries.cache_clear()
     algorithm_pages.read_test_names.cache_clear()
     page = algorithm_pages.write_algorithm_pages()["fedprox"]
