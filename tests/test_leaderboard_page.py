@@ -1,8 +1,8 @@
-"""The committed leaderboard: its entries can be read and compared, and its page is written from them."""
+"""The committed leaderboard: its entries can be read and compared, and its pages are written from them."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,15 +13,16 @@ from heterophony.config.reading import resolve_config
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "results" / "leaderboard"
+REFERENCE, IMAGES = ROOT / "docs" / "reference", ROOT / "docs" / "images"
 
 
 @pytest.fixture(scope="module")
 def parts():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "scripts")
-        from board_parts import figure, numbers, page, plan
+        from board_parts import figure, numbers, page, plan, runs
 
-        yield SimpleNamespace(figure=figure, numbers=numbers, page=page, plan=plan)
+        yield SimpleNamespace(figure=figure, numbers=numbers, page=page, plan=plan, runs=runs)
 
 
 @pytest.fixture(scope="module")
@@ -29,76 +30,105 @@ def board(parts):
     return parts.numbers.read_numbers(BOARD)
 
 
-def name(row) -> str:
-    return row.entry.config["algorithm"]["name"]
+def test_the_pages_and_figures_are_written_from_the_entries(parts, board):
+    pages = parts.page.write_pages(board)
+    assert {path.stem for path in REFERENCE.glob("comparison*.md")} == set(pages)
+    for name, text in pages.items():
+        found = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+        assert found == text, "run scripts/leaderboard --page"
+    figures = {
+        f"comparison-{name}": parts.figure.draw_setting(t) for name, t in board.tables.items()
+    }
+    for name, text in {"ranks": parts.figure.draw_ranks(board), **figures}.items():
+        found = (IMAGES / f"{name}.svg").read_text(encoding="utf-8")
+        assert found == text, "run scripts/leaderboard --page"
 
 
-def test_the_page_and_its_figure_are_written_from_the_entries(parts, board):
-    page = (ROOT / "docs" / "reference" / "comparison.md").read_text(encoding="utf-8")
-    figure = (ROOT / "docs" / "images" / "ranks.svg").read_text(encoding="utf-8")
-    assert page == parts.page.write_page(board), "run scripts/leaderboard --page"
-    assert figure == parts.figure.draw_ranks(board), "run scripts/leaderboard --page"
-
-
-def test_the_page_says_how_cfl_splits_and_that_apples_momentum_is_searched(parts, board):
-    page = parts.page.write_page(board)
-    assert (
-        "with half\nof the clients in a round (digits) or a quarter (Fashion-MNIST) most of these are of earlier rounds"
-        in page
-    )
-    assert "for APPLE, three rates with and without momentum" in page
-    for data, searches in board.tuning.items():
-        momenta = {settings["training.momentum"] for settings, _, _ in searches["apple"]["trials"]}
-        assert momenta == {0.0, 0.9}, data
-
-
-def test_every_entry_has_the_same_seeds_and_data_as_the_others_of_its_setting(parts, board):
-    known = [(data.name, alpha) for data in parts.plan.DATA for alpha in parts.plan.ALPHAS]
-    assert set(board.tables) <= set(known)
+def test_every_entry_has_all_seeds_with_the_data_of_the_others(parts, board):
     for table in board.tables.values():
-        assert table.common_seeds == list(parts.plan.SEEDS)
-        assert {name(row) for row in table.rows} <= set(ALGORITHM_CLASSES)
-        assert all(row.means["P.last10"] > 0.1 for row in table.rows)  # chance
+        entries = list(table.entries.values())
+        for seed in parts.plan.SEEDS:
+            assert len({entry.seeds[seed].data_sha256 for entry in entries}) == 1
+        assert all(table.values(name, parts.numbers.P) for name in table.names)
+        assert set(table.names) <= set(table.setting.algorithms) <= set(ALGORITHM_CLASSES)
 
 
 def test_entries_have_the_settings_that_the_search_chose(parts, board):
-    for (data, _), table in board.tables.items():
-        tuned = board.tuning[data]
-        for row in table.rows:
-            sections, found = row.entry.config, tuned[name(row)]
-            used = {key: parts.page.get_setting(sections, key) for key in found["chosen"]}
-            finished = [settings for settings, state, _ in found["trials"] if state == "finished"]
-            assert finished[0] == found["chosen"]
-            assert used == found["chosen"] or (row.entry.remark and used in finished[1:]), row.entry
-            assert "validation_fraction" not in sections["data"]
-            assert len(found["trials"]) == parts.plan.TRIALS
+    for table in board.tables.values():
+        for name, entry in table.entries.items():
+            trials = table.trials[name]
+            used = {k: parts.numbers.get_setting(entry.config, k) for k in trials[0][0]}
+            scored = [settings for settings, _, score in trials if not isinstance(score, str)]
+            assert used == scored[0] or (entry.remark and used in scored), entry.folder
+            assert "validation_fraction" not in entry.config["data"]
 
 
-def test_every_algorithm_is_searched_once_and_with_as_many_trials_as_the_others(parts):
-    for data in parts.plan.DATA:
-        searches = parts.plan.list_searches(data).values()
-        assert sorted(n for names, _ in searches for n in names) == sorted(ALGORITHM_CLASSES)
+def test_every_algorithm_has_as_many_trials_as_the_others_and_the_same_rates(parts):
+    for name in parts.plan.ALGORITHMS:
+        found = parts.plan.list_combinations(name, 60)
+        assert len(found) == len({str(c) for c in found}) == parts.plan.TRIALS
+        if name not in parts.plan.OWN_RATES:
+            rates = Counter(c["training.lr"] for c in found)
+            momenta = Counter(c["training.momentum"] for c in found)
+            assert rates == dict.fromkeys(parts.plan.RATES, 2)
+            assert momenta == dict.fromkeys(parts.plan.MOMENTA, parts.plan.TRIALS // 2)
+
+
+def test_pairs_of_an_own_setting_and_another_are_tried_equally_often(parts):
+    found = parts.plan.list_combinations("ditto", 60)
+    pairs = Counter((c["algorithm.lam"], c["training.momentum"]) for c in found)
+    assert set(pairs.values()) == {parts.plan.TRIALS // 4}
+
+
+def test_no_setting_has_an_untrained_fedavg(parts, board):
+    for table in board.tables.values():
+        fedavg, pooled = (table.mean(n, parts.numbers.G) for n in ("fedavg", "centralized"))
+        assert fedavg >= parts.page.LEAST_SHARE * pooled, table.setting.name
+
+
+def test_a_group_has_all_that_are_not_significantly_below_its_first(board):
+    for table in board.tables.values():
+        numbers = [table.groups[name] for name in table.names]
+        assert numbers[0] == 1
+        assert set(numbers) == set(range(1, max(numbers) + 1))
+        for name in table.names:
+            first = next(n for n in table.names if table.groups[n] == table.groups[name])
+            compared = table.compare(name, first)
+            assert compared is None or compared.interval.high >= 0
 
 
 def test_an_entry_can_be_run_as_it_is(board):
     for table in board.tables.values():
-        resolve_config(dict(table.rows[0].entry.config))
+        resolve_config(dict(table.entries["fedavg"].config))
 
 
-def test_the_curves_are_those_of_the_board(parts, board):
-    curves = json.loads((ROOT / "docs" / "reference" / "curves.json").read_text())
-    of_digits = {name(row) for row in board.tables["digits", "0.1"].rows}
-    assert set(curves) == of_digits
-    assert all(len(found["P"]) == len(parts.plan.SEEDS) for found in curves.values())
+def test_a_search_continues_with_the_trials_that_it_lacks(parts, tmp_path, monkeypatch):
+    runs, plan = parts.runs, parts.plan
+    tried = list[tuple[float, float]]()
+
+    def run_trial(setting, name, share, settings, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tried.append((share, settings["training.lr"]))
+        rounds = round(share * setting.rounds)
+        return runs.Trial(settings, rounds, None if settings["training.lr"] == 0.3 else share)
+
+    rates = [0.1, 0.2, 0.3]
+    monkeypatch.setattr(runs, "run_trial", run_trial)
+    monkeypatch.setattr(
+        runs, "list_combinations", lambda name, rounds: [{"training.lr": lr} for lr in rates]
+    )
+    setting = plan.SETTINGS[0]
+    first = runs.tune(setting, "fedavg", tmp_path)
+    assert [share for share, _ in tried] == [0.25, 0.25, 0.25, 0.75, 0.75]
+    assert [t.score for t in first] == [0.75, 0.75, 0.25, 0.25, None]
+    assert runs.tune(setting, "fedavg", tmp_path) == first
+    rates.append(0.4)
+    runs.tune(setting, "fedavg", tmp_path)
+    assert tried[5:] == [(0.25, 0.4), (0.75, 0.4)]
+    assert [c["training.lr"] for c in runs.choose_order(first)] == [0.1, 0.2]
 
 
-def test_the_page_says_which_settings_can_tell_methods_apart(parts, board):
-    told = parts.page.write_rule(board)
-    assert "1 of these 4 does: Digits 0.5." in told
-    assert "| Fashion-MNIST 0.1 | 15.5 | 84.7 | 81.8 | 0.18 | +2.9 | no |" in told
-
-
-def test_blocks_of_ranks_are_settings_not_seeds(parts, board):
-    names, found = parts.numbers.rank_over_settings(board, parts.numbers.P)
-    assert found.blocks == len(board.tables) == 4
+def test_ranks_are_over_data_sets(parts, board):
+    names, found = board.rank(parts.numbers.P)
+    assert found.blocks == len({table.setting.block for table in board.tables.values()})
     assert len(names) == len(found.average_ranks)

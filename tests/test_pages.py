@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -88,10 +87,9 @@ def test_a_path_in_a_docstring_is_a_link_and_no_column_is_empty():
     assert "| argument or option | meaning |" in commands.partition("## resume")[2][:300]
 
 
-def test_no_rule_and_no_curve_is_without_an_algorithm():
+def test_no_rule_is_without_an_algorithm():
     rules = {path.stem for path in (ROOT / "docs" / "rules").glob("*.md")}
-    curves = set(json.loads((ROOT / "docs" / "reference" / "curves.json").read_text()))
-    assert (rules | curves) - set(ALGORITHM_CLASSES) == set()
+    assert rules - set(ALGORITHM_CLASSES) == set()
 
 
 SAID = {  # where a method or its measurement differs from what a reader expects
@@ -104,7 +102,7 @@ SAID = {  # where a method or its measurement differs from what a reader expects
     "docs/rules/fedgen.md": "teachers are weighted by their label counts",
     "docs/rules/fixhead.md": "a personalisation stage fine-tunes each client's model, and both accuracies are reported",
     "docs/rules/pfedgate.md": "**P is transductive**",
-    "docs/reference/comparison.md": "**pFedGate's P is transductive**",
+    "docs/reference/comparison.md": "pFedGate's P is transductive",
 }
 
 
@@ -116,9 +114,8 @@ def test_pages_say_where_methods_differ_from_their_authors_code(page):
 def test_an_algorithm_without_a_rule_measurements_or_tests_has_a_page(monkeypatch, tmp_path):
     from pages import algorithm_pages
 
-    for folder in ("RULES", "BOARD", "CURVES", "TESTS"):
+    for folder in ("RULES", "BOARD", "TESTS"):
         monkeypatch.setattr(algorithm_pages, folder, tmp_path / folder)
-    algorithm_pages.read_json.cache_clear()
     algorithm_pages.read_entries.cache_clear()
     algorithm_pages.read_test_names.cache_clear()
     page = algorithm_pages.write_algorithm_pages()["fedprox"]

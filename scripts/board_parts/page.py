@@ -1,50 +1,83 @@
-"""Write docs/reference/comparison.md from the committed leaderboard."""
+"""Write the comparison from the committed leaderboard: its front page, and a page for each setting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from statistics import fmean
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
-from heterophony.papers.leaderboard import RankedEntry, Ranking
-from heterophony.results.statistics import PairedComparison, RankComparison
+from heterophony.papers.evidence import measure_last_rise
+from heterophony.results.statistics import PairedComparison
 
 from .behind import write_behind
-from .numbers import Board, G, P, compare_with, get_name, rank_over_settings
-from .plan import ALPHAS, DATA, SEEDS, TRIALS, TUNE_SEED, TUNED_ALPHA, DataPlan
-from .printed import write_printed
+from .numbers import Board, G, P, Table, get_setting
+from .plan import LEFT_OUT, PERSONAL_PILOTS, RATES, SEEDS, SETTINGS, STAGES, TRIALS, TUNE_SEED
 
+LEAST_SHARE, LEAST_GAP, LEAST_ROOM, LARGEST_RISE = 0.8, 10, 3, 0.5
 HEAD = """\
-# All algorithms, tuned alike and ranked
+# Algorithms compared
 
 Written by `scripts/leaderboard` from the entries of a [leaderboard](../how-to/leaderboard.md), [results/leaderboard](../../results/leaderboard): every entry has its configuration
-and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show which methods learn quickly on a small budget, not which win after hundreds of rounds: [what these settings can show](#what-these-settings-can-show).
+and the `model_sha256` of each seed, so anyone can repeat it.
 
-**Data.** 20 clients, Dirichlet α = 0.1 and 0.5, three quarters of each client's examples to train on. {data}
+![{alternative}](../images/ranks.svg)
 
-**Equal budgets.** [`heterophony tune`](../how-to/tune.md) tried {trials} combinations for every algorithm: six learning rates from 0.01 to 0.4; or three from 0.02 to 0.1 and
-two values of the setting that matters most; or, for Per-FedAvg and pFedMe, their own rates; or, for APPLE, three rates with and without momentum. Budgets are equal in the number of trials, not in their range: in {edge} of {searches} searches with three rates the largest was
-the best, so these methods may gain from larger rates. The combination with the highest P on validation examples is used: a fifth of each client's
-training examples, with seed {tune_seed}, which no final run has. Test examples chose nothing. Settings were tuned at α = {alpha} and used for both. One local epoch in a round, momentum 0.9
-where an algorithm's local steps have momentum and the search does not choose it, and defaults for everything else. The [chosen settings](#chosen-settings) are below.
+{meaning}
 
-**Numbers.** G (the generic model) and P (each client's own) are accuracies in %, over all clients' test examples, as the mean of the last ten rounds. *Worst tenth* is P of the two worst clients
-after the last round. ± is half of the 95 % interval over {seeds} seeds. Each seed has its own partition, initial model and choice of clients, the same for all algorithms. So *P − Local* and
-*G − FedAvg* are paired: the mean difference with its 95 % interval. *Rank* is the average over seeds; on these data, two average ranks differ if they are further apart than the
-critical difference (Nemenyi, 5 %). *MB* is all traffic, both ways. *Work* is the number of training examples that clients processed, relative to
-FedAvg; fine-tuning before a measurement does not count (ten epochs of FedBABU, one of FedAvg-FT). There are no seconds, because other programs ran on the same cores. Intervals are not corrected for
-their number: if nothing differed, one in twenty would still exclude zero.
+## Settings, and what they can show
+
+{settings}
+
+Before any run we wrote down when a setting can tell methods apart; pilot runs with untuned rates (seed 0) chose the settings by it, and the table shows it with the numbers of the final runs:
+
+- **Learned.** G of FedAvg is at least {share} of centralised training's, with the same net and the same examples.
+- **Settled.** Over the last fifth of the rounds, FedAvg's G and P of {pilots} move by less than {rise} points, or by no more than their noise.
+- **Something to gain.** Centralised training is at least {gap} points above Local. Where clients have few classes this cannot be: their own task is easier than everybody's, and Local is above centralised training. There, the best of the same
+  three methods must be at least {room} points above Local.
+
+{rule}
+## How methods were tuned
+
+Every method had {trials} trials: ten learning rates from {low} to {high} in factors of two, each without momentum and with 0.9. Where one setting of its own decides most, its two values were crossed with these so that each pair is tried equally often, in {trials} trials too.
+Per-FedAvg and pFedMe search their own two rates. A trial runs {first} of the rounds; the best {kept} run again for {second} of them, and the best of these is used. Scores are P on validation examples, with seed {tune_seed}, which no final run has. Clients train on as many examples as in the final runs and hold
+three times as many for validation, which few examples per client would not allow otherwise. Test examples chose nothing; but all seeds divide the same images, so an image may be a validation example of the search and a test example of a final run.
+The best rate was the smallest or the largest in {edge} of {searches} searches. {narrow} Local training has five epochs of batches of ten, as many as or more than the papers of FedReG, FedAvg2Rep, PFAKD and FedDecomp use; all other settings are defaults. If a seed of a final run diverges, all seeds use the next best trial.
+
+{left_out}
 """
-NOTES = """\
-`fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are baselines. FedBABU's P is measured in
-every tenth round only, after its fine-tuning, so its P is the mean of those measurements. `fixhead` is a method of this project; its length was chosen on validation examples of this Fashion-MNIST, beyond the six trials.
+ORDER_HEAD = """\
+## Ranks over data sets
 
-**pFedGate's P is transductive**: a client's gates are computed from all of its test examples together, without labels. **CFL splits by stale updates**: it compares the last update of every client, and with half
-of the clients in a round (digits) or a quarter (Fashion-MNIST) most of these are of earlier rounds. In its paper all clients take part in each round, and in its authors' code nothing is split in the first 20, as many as the runs
-on Fashion-MNIST have (`wait`, here 0). **APPLE** diverges easily with momentum, so its search tries both with and without momentum; the settings that it chose on Fashion-MNIST diverged with other seeds.
+Ranks of P and G by the means over seeds, averaged first over the settings of a data set, then over the {blocks} data sets, which are the independent blocks; seeds are not. {verdict}
 """
-NEAR_CHANCE = 0.2  # with ten classes
-ALTERNATIVE = "Average ranks of P and G of all algorithms, with the critical difference of P"
+SETTING_HEAD = """\
+# {title}
+
+A page of [the comparison](comparison.md): {about}
+
+![P and G over the rounds](../images/comparison-{name}.svg)
+
+{groups}
+
+{table}
+**Columns.** *P* (each client's own model) and *G* (the generic model) are accuracies in % over all test examples, the mean of the last ten evaluations; ± is half of the 95 % interval over {seeds} seeds, each with its own partition and initial net, the same for all methods.
+*P − Local* and *G − FedAvg* are paired by seed; their intervals, and those that make the groups, are corrected for the number of rows (Bonferroni), and bold ones exclude zero. A *group* holds all that are not significantly below its first. *Worst tenth* is the mean P of the worst tenth of
+the clients, *deviation* that over clients. *Below Local* and *below FT* are the shares of clients with a lower P than with Local and with FedAvg-FT. *New clients*: P of the tenth of clients that joins after training and trains for one round. *To 90 %*: rounds and MB (all traffic, both ways) until P reaches {target:.1f} %,
+0.9 of the best; a dash: not in every seed. *Work*: training examples, relative to FedAvg.{seconds}
+"""
+TITLES = [
+    *(
+        "algorithm",
+        "group",
+        "P",
+        "P − Local",
+        "worst tenth",
+        "deviation",
+        "below Local",
+        "below FT",
+    ),
+    *("new clients", "G", "G − FedAvg", "rounds to 90 %", "MB to 90 %", "work"),
+]
 COMMANDS = """\
 ## Commands
 
@@ -52,7 +85,7 @@ COMMANDS = """\
 ```sh
 scripts/leaderboard
 ```
-tunes, runs, adds entries and writes this page; it continues after an interruption. To show the entries, and to repeat a seed of one and compare its hash:
+tunes, runs, adds entries and writes these pages; it continues after an interruption. To show the entries, and to repeat a seed of one and compare its hash:
 ```sh
 heterophony leaderboard show results/leaderboard -o board.html
 heterophony leaderboard check results/leaderboard {entry}
@@ -60,294 +93,291 @@ heterophony leaderboard check results/leaderboard {entry}
 """
 
 
-def write_page(board: Board) -> str:
-    """Write the whole page."""
-    parts = [
-        write_head(board),
-        write_missing(board),
-        write_rule(board),
-        write_overall(board),
-        *(write_setting(board, data, alpha) for data in DATA for alpha in ALPHAS),
-        write_chosen(board),
-        write_behind(board),
-        write_printed(board),
-        COMMANDS.format(entry=next(iter(board.tables.values())).rows[0].entry.folder.name),
-    ]
+def write_pages(board: Board) -> dict[str, str]:
+    """Write all pages by name: ``comparison``, and ``comparison-SETTING`` for each table."""
+    pages = {f"comparison-{name}": write_setting(table) for name, table in board.tables.items()}
+    return {"comparison": write_front(board), **pages}
+
+
+# The front page -----------------------------------------------------------------------------------
+
+
+def write_front(board: Board) -> str:
+    """Write the front page: the figure and its meaning, the settings, the search, and the ranks."""
+    at_edge, searches, narrow = count_edges(board)
+    head = HEAD.format(
+        alternative=f"Rank of P of {len(board.common)} algorithms in each of {len(board.tables)} settings, and their average",
+        meaning=write_meaning(board),
+        settings=write_settings(board),
+        rule=write_rule(board),
+        share=LEAST_SHARE,
+        gap=LEAST_GAP,
+        room=LEAST_ROOM,
+        rise=LARGEST_RISE,
+        pilots=join_words([get_display_name(n) for n in PERSONAL_PILOTS]),
+        trials=TRIALS,
+        low=RATES[0],
+        high=RATES[-1],
+        first=describe_share(STAGES[0][0]),
+        kept={3: "three", 4: "four"}[STAGES[1][1]],
+        second=describe_share(STAGES[1][0]),
+        tune_seed=TUNE_SEED,
+        edge=at_edge,
+        searches=searches,
+        narrow=narrow,
+        left_out=write_left_out(board),
+    )
+    entry = next(iter(board.tables.values())).entries["fedavg"].folder.name
+    parts = [head, write_order(board), write_behind(board), COMMANDS.format(entry=entry)]
     return "\n".join(part for part in parts if part)
 
 
-def write_head(board: Board) -> str:
-    """Write the settings of the runs, and how to read the numbers."""
-    sentences = [describe_data(data) for data in DATA]
-    at_edge = list(list_edge_choices(board))
-    head = HEAD.format(
-        data=" ".join(sentences),
-        trials=TRIALS,
-        tune_seed=TUNE_SEED,
-        alpha=TUNED_ALPHA,
-        seeds=len(SEEDS),
-        edge=sum(at_edge),
-        searches=len(at_edge),
+def write_meaning(board: Board) -> str:
+    """Say in five sentences what the figure shows."""
+    tables = list(board.tables.values())
+    firsts = [sum(table.groups[n] == 1 for n in board.common) for table in tables]
+    winners = [get_display_name(n) for n in board.common if all(t.groups[n] == 1 for t in tables)]
+    names, _ = board.rank(P)
+    beaten = [
+        get_display_name(n)
+        for n in board.common
+        if n not in ("local", "centralized") and any(exceeds(t.compare("local", n)) for t in tables)
+    ]
+    led = (
+        f"{join_words(winners)} {'is' if len(winners) == 1 else 'are'}"
+        if winners
+        else "No method is"
     )
-    return f"{head}\n{NOTES}"
-
-
-def list_edge_choices(board: Board) -> Iterator[bool]:
-    """Yield, for each search with three learning rates, whether the largest was chosen."""
-    for searches in board.tuning.values():
-        for found in searches.values():
-            rates = {trial[0].get("training.lr") for trial in found["trials"]}
-            if len(rates) == 3 and None not in rates:
-                yield found["chosen"]["training.lr"] == max(rates)
-
-
-def describe_data(data: DataPlan) -> str:
-    settings = dict(pair.split("=") for pair in data.settings)
-    share = {"0.5": "half", "0.25": "a quarter"}[settings["participation.rate"]]
-    return (
-        f"{data.about}: `{settings['model.name']}`, batches of {settings['training.batch']},"
-        f" {data.rounds} rounds, {share} of the clients in each."
+    return " ".join(
+        [
+            f"Each dot is the rank of a method's personal models (P) in one of {len(tables)} settings, among the {len(names)} methods that ran in all of them.",
+            f"A filled dot is in the first group of its setting: not significantly below the best, and {join_words([str(n) for n in firsts])} of them are.",
+            f"{led} in the first group of every setting.",
+            f"In some setting, clients that train alone (Local) are significantly better than {join_words(beaten) if beaten else 'none of them'}.",
+            "These are small nets with few examples per client: they say what helps there, and nothing about large nets or much data.",
+        ]
     )
 
 
-def write_missing(board: Board) -> str:
-    """Describe which settings and algorithms have no entries yet."""
-    notes = []
-    for data in DATA:
-        for alpha in ALPHAS:
-            table = board.tables.get((data.name, alpha))
-            there = {get_name(row.entry) for row in table.rows} if table else set()
-            lacking = [name for name in ALGORITHM_CLASSES if name not in there]
-            if lacking:
-                words = "all algorithms" if not there else ", ".join(f"`{n}`" for n in lacking)
-                notes.append(f"- {data.title}, α = {alpha}: {words}")
-    if not notes:
-        return ""
-    return "**Not run yet**; `scripts/leaderboard` continues:\n\n" + "\n".join(notes) + "\n"
+def exceeds(compared: PairedComparison | None) -> bool:
+    """Return True if a difference is significantly positive."""
+    return compared is not None and compared.interval is not None and compared.interval.low > 0
 
 
-# What the settings can show ---------------------------------------------------------------------
-
-LEAST_SHARE, LEAST_GAP = 0.8, 10  # of FedAvg's G in that of centralised training; in points
-RULE = """\
-## What these settings can show
-
-A setting tells methods apart if FedAvg has learned (its G is at least {share} of centralised training's), and if there is something to gain from others (centralised training is at least {gap} points above Local). {verdict}
-Where FedAvg has hardly learned, *G − FedAvg* compares with an untrained model; where Local is as good as centralised training, P cannot tell methods apart. One example: FedDecomp is near the bottom of all four tables, which have one local
-epoch in each of 20 or 30 rounds; its paper has five in each of 300.
-"""
+def write_settings(board: Board) -> str:
+    lines = [
+        f"- [{table.setting.title}](comparison-{name}.md): {table.setting.describe()}"
+        f" {len(table.entries)} methods."
+        for name, table in board.tables.items()
+    ]
+    return "\n".join(lines)
 
 
 def write_rule(board: Board) -> str:
-    """Describe which settings tell methods apart, with the numbers of the rule."""
+    """Write the table of the rule, and which settings meet it."""
     rows, able = [], list[str]()
-    for key in board.complete:
-        fedavg, best, local = (
-            100 * board.find_row(key, name).means[measure]
-            for name, measure in (("fedavg", G), ("centralized", G), ("local", P))
-        )
-        meets = fedavg / best >= LEAST_SHARE and best - local >= LEAST_GAP
-        able += [title_of(*key)] * meets
-        numbers = [fedavg, best, local]
-        told = [f"{fedavg / best:.2f}", f"{best - local:+.1f}".replace("-", "−")]
-        rows.append([title_of(*key), *map(number, numbers), *told, "yes" if meets else "no"])
-    titles = ["", "G of FedAvg", "centralised", "P of Local", "FedAvg ÷ centralised"]
-    titles += ["centralised − Local", "tells methods apart"]
-    verdict = f"{len(able)} of these {len(rows)} does{': ' * bool(able)}{', '.join(able)}."
-    text = RULE.format(share=LEAST_SHARE, gap=LEAST_GAP, verdict=verdict)
-    return f"{text}\n{table_of(titles, rows, 1)}"
+    for table in board.tables.values():
+        cells, meets = judge_setting(table)
+        rows.append([table.setting.title, *cells, "yes" if meets else "no"])
+        able += [table.setting.title] * meets
+    titles = [
+        "",
+        "G of FedAvg",
+        "centralised",
+        "÷",
+        "largest move",
+        "P of Local",
+        "centralised − Local",
+    ]
+    titles += ["best of three − Local", "tells methods apart"]
+    verdict = f"{len(able)} of {len(rows)} can: {', '.join(able)}." if able else "None can."
+    return f"{write_table(titles, rows, 1)}\n{verdict}\n"
 
 
-# Ranks ------------------------------------------------------------------------------------------
+def judge_setting(table: Table) -> tuple[list[str], bool]:
+    """Compute the numbers of the rule, and whether they meet it."""
+    fedavg, pooled = 100 * table.mean("fedavg", G), 100 * table.mean("centralized", G)
+    local = 100 * table.mean("local", P)
+    room = max(100 * table.mean(n, P) for n in PERSONAL_PILOTS if n in table.entries) - local
+    moves = [measure_move(table, "fedavg", "G")]
+    moves += [measure_move(table, n, "P") for n in PERSONAL_PILOTS if n in table.entries]
+    largest, settled = max(moves, key=lambda m: (not m[1], abs(m[0])))
+    gains = pooled - local >= LEAST_GAP or (local > pooled - LEAST_GAP and room >= LEAST_ROOM)
+    cells = [f"{fedavg:.1f}", f"{pooled:.1f}", f"{fedavg / pooled:.2f}", signed(largest)]
+    cells += [f"{local:.1f}", signed(pooled - local), signed(room)]
+    return cells, fedavg / pooled >= LEAST_SHARE and settled and gains
 
 
-def write_overall(board: Board) -> str:
-    """Write the average ranks over all settings that were run; a single setting has them in its own table."""
-    (names, p), (g_names, g) = (rank_over_settings(board, measure) for measure in (P, G))
-    text = (
-        f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver"
-        f" {count(len(board.complete), 'setting')}, each by its means over the seeds. The critical difference of P is"
-        f" {p.critical_difference:.1f} among {len(names)} algorithms: {count_near(p)} are not significantly different from the first, and form one group."
-        f" That of G is {g.critical_difference:.1f} among the {len(g_names)} that have a generic model ({count_near(g)} in the first group).\n"
+def measure_move(table: Table, name: str, measure: str) -> tuple[float, bool]:
+    """Return by how many points a curve moves over the last fifth, and whether it has settled."""
+    curves = [seed.curves[measure] for seed in table.entries[name].seeds.values()]
+    moved, is_noise = measure_last_rise(curves, table.setting.rounds)
+    return moved, is_noise or abs(moved) < LARGEST_RISE
+
+
+def count_edges(board: Board) -> tuple[int, int, str]:
+    """Count the searches that chose a rate at the end of its range; describe those that chose the largest."""
+    at_edge = searches = largest = 0
+    for table in {t.setting.searched_in: t for t in board.tables.values()}.values():
+        for trials in table.trials.values():
+            rate = trials[0][0].get("training.lr")
+            if rate is not None:
+                searches, at_edge = searches + 1, at_edge + (rate in (RATES[0], RATES[-1]))
+                largest += rate == RATES[-1]
+    return (
+        at_edge,
+        searches,
+        f"({largest} of them the largest: these methods may gain from larger ones.)",
     )
-    if len(board.complete) == 1:
-        return text
-    of_p, of_g = (dict(zip(n, r.average_ranks, strict=True)) for n, r in ((names, p), (g_names, g)))
-    titles = ["", "algorithm", "P", "G", *(f"P, {title_of(*key)}" for key in board.complete)]
+
+
+def write_left_out(board: Board) -> str:
+    """Describe which methods have no entry, and why."""
+    lines = [
+        "**Not there**: `fedbn` and `heterofl` would repeat `fedavg`, as no net has BatchNorm and all clients have one net;"
+        f" {join_words([f'`{n}`' for n in LEFT_OUT[2:]])} need a pretrained net ([fine-tuning](../explanation/fine-tuning-results.md))."
+    ]
+    for table in board.tables.values():
+        lacking = [n for n in ALGORITHM_CLASSES if n not in table.entries and n not in LEFT_OUT]
+        if lacking and len(lacking) < len(ALGORITHM_CLASSES) // 3:
+            lines.append(
+                f"Not run in {table.setting.title}: {join_words([f'`{n}`' for n in lacking])}."
+            )
+    return " ".join(lines) + (
+        " `fixhead` and `gausshead` are methods of this project; the length of FixHead was chosen on validation examples of Fashion-MNIST and CIFAR-10 before."
+        " pFedGate's P is transductive: a client's gates are computed from all of its test examples together, without labels."
+    )
+
+
+def write_order(board: Board) -> str:
+    """Write the average ranks over data sets."""
+    names, p = board.rank(P)
+    g_names, g = board.rank(G)
+    if p is None or g is None:
+        return ""
+    near = sum(r - min(p.average_ranks) < p.critical_difference for r in p.average_ranks)
+    verdict = (
+        f"Average ranks of P differ if they are {p.critical_difference:.1f} apart (Nemenyi, 5 %): {near} of {len(names)} are not significantly different from the first."
+        f" Those of G differ if they are {g.critical_difference:.1f} apart."
+    )
+    of_p, of_g = (
+        dict(zip(names, p.average_ranks, strict=True)),
+        dict(zip(g_names, g.average_ranks, strict=True)),
+    )
+    titles = ["", "algorithm", "P", "G", *(f"P, {t.setting.title}" for t in board.tables.values())]
     rows = []
     for place, name in enumerate(sorted(names, key=lambda n: of_p[n]), 1):
-        own = [board.find_row(key, name).ranks[P] for key in board.complete]
-        numbers = [of_p[name], of_g.get(name), *own]
-        rows.append([str(place), link(name), *(number(value) for value in numbers)])
-    return f"{text}\n{table_of(titles, rows, 2)}"
+        own = [f"{100 * t.mean(name, P):.1f}" for t in board.tables.values()]
+        rows.append([str(place), link(name), f"{of_p[name]:.1f}", number(of_g.get(name)), *own])
+    head = ORDER_HEAD.format(blocks=len(board.blocks), verdict=verdict)
+    return f"{head}\n{write_table(titles, rows, 2)}"
 
 
-def write_setting(board: Board, data: DataPlan, alpha: str) -> str:
-    """Write the table of one setting, the best average rank of P first."""
-    table = board.tables.get((data.name, alpha))
-    if table is None:
-        return ""
-    names = {get_name(row.entry) for row in table.rows}
-    titles = ["", "algorithm", "P", "rank", "P − Local", "worst tenth", "G", "rank", "G − FedAvg"]
-    titles += ["MB", "work"]
+# A setting ----------------------------------------------------------------------------------------
+
+
+def write_setting(table: Table) -> str:
+    """Write the page of a setting."""
+    titles = [*TITLES, "seconds"] if table.seconds else TITLES
+    rows = [write_row(table, name) for name in table.names]
+    seconds = (
+        " *Seconds*: one run with seed 0 on an otherwise idle machine, one core."
+        if table.seconds
+        else ""
+    )
+    head = SETTING_HEAD.format(
+        title=table.setting.title,
+        about=table.setting.describe(),
+        name=table.setting.name,
+        groups=describe_groups(table),
+        table=write_table(titles, rows, 1),
+        seeds=len(SEEDS),
+        target=100 * table.target,
+        seconds=seconds,
+    )
+    return f"{head}\n{write_chosen(table)}"
+
+
+def describe_groups(table: Table) -> str:
+    """Describe how many methods are in each group."""
+    sizes = [list(table.groups.values()).count(i + 1) for i in range(max(table.groups.values()))]
+    return f"{sizes[0]} of {len(table.entries)} rows cannot be told apart from the first, {get_display_name(table.names[0])}. The groups have {join_words([str(n) for n in sizes])} members."
+
+
+def write_row(table: Table, name: str) -> list[str]:
+    """Write the numbers of an algorithm."""
+    below = [table.share_below(name, other) for other in ("local", "fedavg_ft")]
+    generic = table.values(name, G)
+    cells = [
+        link(name),
+        str(table.groups[name]),
+        f"{100 * table.mean(name, P):.1f} ± {100 * table.half(name, P):.1f}",
+        difference(table.compare(name, "local")),
+        f"{100 * table.mean(name, 'worst10'):.1f}",
+        f"{100 * table.mean(name, 'std'):.1f}",
+        *("–" if share is None else f"{100 * share:.0f}" for share in below),
+        f"{100 * table.mean(name, 'new_clients'):.1f}"
+        if table.values(name, "new_clients")
+        else "–",
+        f"{100 * fmean(generic):.1f} ± {100 * table.half(name, G):.1f}" if generic else "–",
+        difference(table.compare(name, "fedavg", G)),
+        number(table.rounds_to_target(name), ".0f"),
+        number(table.traffic_to_target(name)),
+        number(table.mean(name, "work") if table.values(name, "work") else None, ".2f"),
+    ]
+    return [*cells, number(table.seconds.get(name))] if table.seconds else cells
+
+
+def write_chosen(table: Table) -> str:
+    """Write the settings of all entries; an asterisk marks those that are not the best of their search."""
     rows = []
-    for place, row in enumerate(table.rows, 1):
-        local = board.find_row((data.name, alpha), "local") if "local" in names else None
-        fedavg = board.find_row((data.name, alpha), "fedavg") if "fedavg" in names else None
-        rows.append([str(place), link(get_name(row.entry)), *write_cells(row, local, fedavg)])
-    told = " ".join(filter(None, (describe_ranks(table), describe_unlearned(table))))
-    return f"## {data.title}, α = {alpha}\n\n{told}\n\n{table_of(titles, rows, 2)}"
-
-
-def write_cells(
-    row: RankedEntry, local: RankedEntry | None, fedavg: RankedEntry | None
-) -> list[str]:
-    """Write the numbers of an entry."""
-    travelled = row.means["MB_up"] + row.means["MB_down"]
-    return [
-        interval(row, P),
-        number(row.ranks[P]),
-        difference(compare_with(row, local, P) if local and local is not row else None),
-        interval(row, "worst10"),
-        interval(row, G),
-        number(row.ranks[G]),
-        difference(compare_with(row, fedavg, G) if fedavg and fedavg is not row else None),
-        f"{travelled:.1f}",
-        f"{row.means['work']:.2f}" if "work" in row.means else "–",
-    ]
-
-
-def describe_ranks(table: Ranking) -> str:
-    """Describe how far apart ranks must be, and how many entries are not significantly different from the first."""
-    words = []
-    for measure, letter in ((P, "P"), (G, "G")):
-        found = table.comparisons[measure]
-        if found is not None:
-            words.append(
-                f"Ranks of {letter} differ if they are {found.critical_difference:.1f} apart:"
-                f" {count_near(found)} of {len(found.average_ranks)} are not significantly different from the first."
-            )
-    return " ".join(words)
-
-
-def count_near(found: RankComparison) -> int:
-    """Count the algorithms that are not significantly different from the first, including it."""
-    best = min(found.average_ranks)
-    return sum(rank - best < found.critical_difference for rank in found.average_ranks)
-
-
-def describe_unlearned(table: Ranking) -> str:
-    """Describe how many algorithms have hardly started to learn after the last round."""
-    few = [row for row in table.rows if row.means[P] < NEAR_CHANCE]
-    if not few:
-        return ""
-    return (
-        f"After so few rounds, P of {len(few)} of {len(table.rows)} is below {100 * NEAR_CHANCE:.0f} %, where"
-        " chance is about 10 %: they have hardly started to learn. This table shows which method starts fast, not which is best in the end."
-    )
-
-
-# Chosen settings --------------------------------------------------------------------------------
-
-
-def write_chosen(board: Board) -> str:
-    """Write the settings that the searches chose, and the rounds that they used."""
-    names = sorted({name for tuned in board.tuning.values() for name in tuned})
-    data = [d for d in DATA if d.name in board.tuning]
-    titles = ["algorithm", *(d.title for d in data), *(f"rounds, {d.title}" for d in data)]
-    rows = [
-        [
-            link(name),
-            *(format_chosen(board.tuning[d.name].get(name)) for d in data),
-            *(format_rounds(board.tuning[d.name].get(name)) for d in data),
-        ]
-        for name in names
-    ]
-    return (
-        "## Chosen settings\n\nAll combinations with their validation accuracies are in"
-        " [tuning.json](../../results/leaderboard/tuning.json). *Rounds* are those that all trials used; fewer where"
-        " trials were stopped early or diverged.\n\n"
-        + table_of(titles, rows, 1)
-        + write_others(board)
-    )
-
-
-def write_others(board: Board) -> str:
-    """Describe which entries do not have the best combination, because a seed diverged with it."""
-    lines = []
-    for (data, alpha), table in board.tables.items():
-        for row in table.rows:
-            if row.entry.remark:
-                keys = board.tuning[data][get_name(row.entry)]["chosen"]
-                used = {key: get_setting(row.entry.config, key) for key in keys}
-                lines.append(
-                    f"- {link(get_name(row.entry))} on {title_of(data, alpha)}: {format_settings(used)}"
-                )
-    if not lines:
-        return ""
-    told = "Where a seed of the final runs diverged, all seeds have the next best combination in which none did:"
-    return f"\n{told}\n\n" + "\n".join(lines) + "\n"
-
-
-def get_setting(config: Mapping[str, Any], key: str) -> object:
-    section, _, setting = key.partition(".")
-    return config[section][setting]
-
-
-def format_chosen(tuned: Mapping[str, Any] | None) -> str:
-    return "–" if tuned is None else format_settings(tuned["chosen"])
-
-
-def format_settings(chosen: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"`{key.removeprefix('algorithm.').removeprefix('training.')}={v}`"
-        for key, v in chosen.items()
-    )
-
-
-def format_rounds(tuned: Mapping[str, Any] | None) -> str:
-    return "–" if tuned is None else str(tuned["rounds"])
+    for name in sorted(table.entries):
+        entry = table.entries[name]
+        used = {key: get_setting(entry.config, key) for key in table.trials[name][0][0]}
+        text = ", ".join(f"`{k.rpartition('.')[2]}={v}`" for k, v in used.items())
+        rows.append([link(name) + " \\*" * bool(entry.remark), text])
+    note = "All trials with their validation accuracies are in [tuning.json](../../results/leaderboard/tuning.json)."
+    if any(entry.remark for entry in table.entries.values()):
+        note += " \\*: with better ones of its search, a seed of the final runs diverged."
+    title = next(s.title for s in SETTINGS if s.name == table.setting.searched_in)
+    if table.setting.searched_in != table.setting.name:
+        note += f" They were searched in {title}."
+    return f"## Chosen settings\n\n{note}\n\n{write_table(['algorithm', 'settings'], rows, 2)}"
 
 
 # Cells ------------------------------------------------------------------------------------------
 
 
-def count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def describe_share(share: float) -> str:
+    return {0.25: "a quarter", 0.5: "half", 0.75: "three quarters"}[share]
 
 
-def title_of(data: str, alpha: str) -> str:
-    return f"{next(d.title for d in DATA if d.name == data)} {alpha}"
+def join_words(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def link(name: str) -> str:
     return f"[{get_display_name(name)}](algorithms.md#{name})"
 
 
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+def number(value: float | None, form: str = ".1f") -> str:
+    return "–" if value is None else f"{value:{form}}"
 
 
-def interval(row: RankedEntry, measure: str) -> str:
-    """Format a mean with half of its 95 % interval."""
-    if measure not in row.means:
-        return "–"
-    found = row.intervals[measure]
-    half = f" ± {50 * (found[1] - found[0]):.1f}" if found else ""
-    return f"{100 * row.means[measure]:.1f}{half}"
+def signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def difference(compared: PairedComparison | None) -> str:
-    """Format a paired difference with half of its 95 % interval, bold if that excludes zero."""
+    """Format a paired difference with half of its interval, bold if that excludes zero."""
     if compared is None or compared.interval is None:
         return "–"
     half = (compared.interval.high - compared.interval.low) / 2
-    text = f"{100 * compared.mean:+.1f} ± {100 * half:.1f}".replace("-", "−")
+    text = f"{signed(100 * compared.mean)} ± {100 * half:.1f}"
     return f"**{text}**" if abs(compared.mean) > half else text
 
 
-def table_of(titles: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> str:
     """Write a Markdown table whose first ``text`` columns are words."""
     marks = ["---"] * text + ["--:"] * (len(titles) - text)
-    lines = [titles, marks, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "\n".join(f"| {' | '.join(line)} |" for line in [titles, marks, *rows]) + "\n"

@@ -1,121 +1,203 @@
-"""The plan of the committed leaderboard: data sets, heterogeneity, seeds, and the searched settings."""
+"""The plan of the committed leaderboard: settings, algorithms, seeds, and what the searches try."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES
 
-ALPHAS = ("0.1", "0.5")
-TUNED_ALPHA = "0.1"  # the settings chosen at this one are used for both
 SEEDS = (0, 1, 2, 3, 4)
 TUNE_SEED = 100
-TRIALS = 6
-COMMON = ["data.clients=20", "training.epochs=1"]
-TUNE_EVERY = "evaluation.every=5"  # in trials; final runs evaluate after every round
+PERSONAL_PILOTS = ("fedavg_ft", "ditto", "fedrod")  # the rule looks at FedAvg and these
+BASELINES = ("centralized", "local")
+# what the entries of these would repeat: without BatchNorm FedBN is FedAvg, with one net HeteroFL is;
+# adapters need a pretrained net
+LEFT_OUT = ("fedbn", "heterofl", "feddpa", "fedsa_lora", "ffa_lora", "flora", "linear_probe")
+ALGORITHMS = tuple(name for name in ALGORITHM_CLASSES if name not in LEFT_OUT)
+# on the larger nets: the methods of the five works, the baselines that they share, and the strongest
+FEWER = (
+    *BASELINES,
+    *(
+        "fedavg",
+        "fedavg_ft",
+        "fedprox",
+        "feddyn",
+        "scaffold",
+        "ditto",
+        "fedper",
+        "fedrep",
+        "fedbabu",
+    ),
+    *(
+        "fedrod",
+        "fedreg",
+        "fedavg2rep",
+        "pfakd",
+        "feddecomp",
+        "fedala",
+        "fedpac",
+        "fixhead",
+        "gausshead",
+    ),
+)
 
-RATES = "training.lr=0.01,0.02,0.05,0.1,0.2,0.4"
-FEWER_RATES = "training.lr=0.02,0.05,0.1"  # where a setting of the algorithm is searched beside it
-# algorithms whose local steps have learning rates of their own, in place of training.lr
-OWN_RATES = {
-    "perfedavg": ["perfedavg.alpha=0.01,0.05", "perfedavg.beta=0.05,0.1,0.2"],
-    "pfedme": ["pfedme.own_lr=0.02,0.05,0.1", "pfedme.local_lr=0.02,0.06"],
+# The search ---------------------------------------------------------------------------------
+
+RATES = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)  # one range for all
+MOMENTA = (0.0, 0.9)
+TRIALS = len(RATES) * len(MOMENTA)
+STAGES = ((0.25, TRIALS), (0.75, 3))  # successive halving: share of the rounds, trials that go on
+# the setting of an algorithm that decides most, with two values; those of shared and personal parts
+# scale the rates of APPLE, whose core models move along gradients of a sum of all of them
+OWN_SETTINGS: dict[str, tuple[str, tuple[Any, Any]]] = {
+    "apfl": ("alpha", (0.25, 0.75)),
+    "cfl": ("eps1", (0.4, 1.5)),
+    "ditto": ("lam", (0.1, 1.0)),
+    "fedadam": ("server_lr", (0.01, 0.03)),
+    "fedala": ("eta", (0.1, 1.0)),
+    "fedamp": ("alpha", (1e4, 5e4)),
+    "fedavg2rep": ("warmup_rounds", ("{third}", "{half}")),
+    "fedavgm": ("server_lr", (0.3, 1.0)),
+    "fedbabu": ("tune_part", ("head", "full")),
+    "fedcac": ("beta", ("{third}", "{half}")),
+    "fedcp": ("lam", (1.0, 5.0)),
+    "feddbe": ("kappa", (1.0, 50.0)),
+    "feddistill": ("gamma", (0.1, 1.0)),
+    "feddyn": ("alpha", (0.01, 0.1)),
+    "fedfomo": ("downloads", (5, 10)),
+    "fedgen": ("alpha", (0.1, 1.0)),
+    "fedpac": ("lam", (0.1, 1.0)),
+    "fedproto": ("lam", (0.1, 1.0)),
+    "fedprox": ("mu", (0.01, 0.1)),
+    "fedyogi": ("server_lr", (0.01, 0.03)),
+    "gpfl": ("lam", (0.001, 0.01)),
+    "heurfedamp": ("sigma", (5.0, 25.0)),
+    "ifca": ("clusters", (2, 4)),
+    "moon": ("mu", (0.1, 1.0)),
+    "pfakd": ("beta", (0.1, 1.0)),
+    "pfedgate": ("sparsity", (0.5, 0.9)),
+    "pfedsd": ("lam", (0.1, 0.5)),
 }
-# algorithms that momentum may make diverge: it is searched beside the rate, in place of one of their
-# own settings. APPLE's core models all move along gradients of the sum that they had when the round began.
-SEARCHED_MOMENTUM = ("apple",)
-MOMENTA = "training.momentum=0.0,0.9"
-# the one setting of an algorithm that is searched beside the rate: two values each
-OWN_SETTINGS = {
-    "apfl": "alpha=0.25,0.75",
-    "cfl": "eps1=0.4,1.5",
-    "ditto": "lam=0.1,1.0",
-    "fedadam": "server_lr=0.01,0.03",
-    "fedala": "eta=0.1,1.0",
-    "fedamp": "alpha=10000.0,50000.0",
-    "fedavg2rep": "warmup_rounds={third},{half}",
-    "fedavgm": "server_lr=0.1,0.3",
-    "fedbabu": 'tune_part="head","full"',
-    "fedcac": "beta={third},{half}",
-    "fedcp": "lam=1.0,5.0",
-    "feddbe": "kappa=1.0,50.0",
-    "feddistill": "gamma=0.1,1.0",
-    "feddyn": "alpha=0.01,0.1",
-    "fedfomo": "downloads=5,10",
-    "fedgen": "alpha=0.1,1.0",
-    "fedpac": "lam=0.1,1.0",
-    "fedproto": "lam=0.1,1.0",
-    "fedprox": "mu=0.01,0.1",
-    "fedyogi": "server_lr=0.01,0.03",
-    "gpfl": "lam=0.001,0.01",
-    "heurfedamp": "sigma=5.0,25.0",
-    "ifca": "clusters=2,4",
-    "moon": "mu=0.1,1.0",
-    "pfakd": "beta=0.1,1.0",
-    "pfedgate": "sparsity=0.5,0.9",
-    "pfedsd": "lam=0.1,0.5",
+# algorithms whose local steps have rates of their own in place of training.lr and momentum
+OWN_RATES: dict[str, dict[str, Sequence[float]]] = {
+    "perfedavg": {"alpha": (0.01, 0.03), "beta": RATES},
+    "pfedme": {"own_lr": RATES, "local_lr": (0.02, 0.06)},
 }
+
+Combination = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class DataPlan:
-    """One data set: its title on the page, and the settings that all its runs share."""
+class Setting:
+    """One table of the page: data, partition, net and participation."""
 
-    name: str
+    name: str  # of its folder of runs
     title: str
-    about: str
+    block: str  # its data set: average ranks are over these
+    data: Sequence[str]
+    clients: Sequence[str]
     rounds: int
-    settings: Sequence[str]
+    searched_in: str  # the setting whose search chose the settings of this one
+    algorithms: Sequence[str] = field(default=ALGORITHMS)
+    train_fraction: float = 0.2
+    every: int = 4  # rounds between evaluations
+
+    def describe(self) -> str:
+        """Describe the federation and the net in a sentence."""
+        values = dict(pair.split("=") for pair in (*self.data, *self.clients))
+        share = {"1.0": "all", "0.1": "a tenth"}[values["participation.rate"]]
+        skew = (
+            f"Dirichlet α = {values['data.partition.alpha']}"
+            if "data.partition.alpha" in values
+            else f"{values['data.partition.per_client']} classes per client"
+        )
+        return (
+            f"`{values['data.name']}`, {values['data.clients']} clients, of which {share} train in a round, {skew},"
+            f" {self.train_fraction:.0%} of each client's examples for training; `{values['model.name']}`, {self.rounds} rounds."
+        )
 
     @property
-    def overrides(self) -> list[str]:
+    def shared(self) -> list[str]:
         """The ``key=value`` pairs of all runs."""
-        return [f"data.name={self.name}", *COMMON, *self.settings, f"rounds={self.rounds}"]
+        common = ["training.epochs=5", "training.batch=10", f"rounds={self.rounds}"]
+        return [*self.data, *self.clients, *common, f"evaluation.every={self.every}"]
+
+    def list_final_overrides(self) -> list[str]:
+        """List the ``key=value`` pairs of a final run; a tenth of the clients joins after training."""
+        return [*self.shared, f"data.train_fraction={self.train_fraction}", "data.new_clients=0.1"]
+
+    def list_search_overrides(self, share: float) -> list[str]:
+        """List the ``key=value`` pairs of a trial that runs this share of the rounds.
+
+        Clients train on as many examples as in final runs, and have more for validation than these.
+        """
+        data = [f"data.train_fraction={4 * self.train_fraction}", "data.validation_fraction=0.75"]
+        rounds = round(share * self.rounds)
+        return [*self.shared, *data, f"rounds={rounds}", f"evaluation.every={max(1, rounds // 5)}"]
 
 
-DATA = (
-    DataPlan(
-        "digits",
-        "Digits",
-        "Digits (1,797 images of 8×8)",
-        30,
-        ["model.name=digitsnet", "training.batch=20", "participation.rate=0.5"],
+SKEW = "data.partition.alpha={}"
+TWENTY = ("data.clients=20", "participation.rate=1.0")
+HUNDRED = ("data.clients=100", "participation.rate=0.1")
+THREE_CLASSES = ("data.partition.kind=classes", "data.partition.per_client=3")
+DIGITS, FASHION, CIFAR = (
+    ("digits", ("data.name=digits", "model.name=mlp")),
+    ("fmnist-small", ("data.name=fmnist-small", "model.name=mlp")),
+    ("cifar10-small", ("data.name=cifar10-small", "model.name=mlp")),
+)
+FASHION_NET = ("data.name=fmnist-small", "model.name=convnet_small")
+SETTINGS = (
+    Setting("digits", "Digits", *DIGITS, (*TWENTY, SKEW.format(0.5)), 60, "digits"),
+    Setting("fmnist", "Fashion-MNIST", *FASHION, (*HUNDRED, SKEW.format(0.5)), 100, "fmnist"),
+    Setting(
+        *("fmnist-0.1", "Fashion-MNIST, α = 0.1", *FASHION),
+        *((*HUNDRED, SKEW.format(0.1)), 100, "fmnist"),
     ),
-    DataPlan(
-        "fmnist-small",
-        "Fashion-MNIST",
-        "Fashion-MNIST (`fmnist-small`: 1,000 images per class at 14×14)",
-        20,
-        ["model.name=convnet_small", "training.batch=50", "participation.rate=0.25"],
+    Setting(
+        *("cifar10", "CIFAR-10, 3 classes per client", *CIFAR),
+        *((*TWENTY, *THREE_CLASSES), 60, "cifar10", FEWER, 0.1),
+    ),
+    Setting(
+        *("fmnist-conv", "Fashion-MNIST, convolutions", "fmnist-small", FASHION_NET),
+        *((*HUNDRED, SKEW.format(0.5)), 100, "fmnist-conv", FEWER),
     ),
 )
-SETTINGS = [(data, alpha) for data in DATA for alpha in ALPHAS]  # in the order of the runs
 
 
-def list_searches(data: DataPlan) -> dict[str, tuple[list[str], list[str]]]:
-    """List the searches of a data set by folder: the algorithms, and the values that are searched.
+def list_combinations(name: str, rounds: int) -> list[Combination]:
+    """List the trials of an algorithm: as many for all, and one range of rates.
 
-    Each is a grid of ``TRIALS`` combinations.
+    With a setting of its own, rates, momenta and its two values are crossed so that each pair of them
+    is tried as often as any other: half of all combinations.
     """
-    apart = {*OWN_SETTINGS, *OWN_RATES, *SEARCHED_MOMENTUM}
-    plain = [name for name in ALGORITHM_CLASSES if name not in apart]
-    rounds = {"third": data.rounds // 3, "half": data.rounds // 2}
-    own = [f"{name}.{values.format(**rounds)}" for name, values in OWN_SETTINGS.items()]
-    own_rates = [pair for pairs in OWN_RATES.values() for pair in pairs]
-    return {
-        f"{data.name}-tune": (plain, [RATES]),
-        f"{data.name}-tune-own": (list(OWN_SETTINGS), [FEWER_RATES, *own]),
-        f"{data.name}-tune-momentum": (list(SEARCHED_MOMENTUM), [FEWER_RATES, MOMENTA]),
-        f"{data.name}-tune-own-rates": (list(OWN_RATES), own_rates),
-    }
+    if name in OWN_RATES:
+        keys = [f"algorithm.{key}" for key in OWN_RATES[name]]
+        return [
+            dict(zip(keys, values, strict=True)) for values in product(*OWN_RATES[name].values())
+        ]
+    if name not in OWN_SETTINGS:
+        return [make_combination(lr, m) for lr in RATES for m in MOMENTA]
+    key, values = OWN_SETTINGS[name]
+    own = [scale_to_rounds(value, rounds) for value in values]
+    return [
+        {**make_combination(lr, m), f"algorithm.{key}": own[k]}
+        for (i, lr), (j, m), k in iterate_indices()
+        if (i + j + k) % 2 == 0
+    ]
 
 
-def list_tune_overrides(data: DataPlan) -> list[str]:
-    """List the ``key=value`` pairs of all trials."""
-    return [*data.overrides, f"data.partition.alpha={TUNED_ALPHA}", TUNE_EVERY]
+def iterate_indices() -> Iterator[tuple[tuple[int, float], tuple[int, float], int]]:
+    """Iterate over rates, momenta and the two values of an own setting, with their indices."""
+    return product(enumerate(RATES, 1), enumerate(MOMENTA), (0, 1))
 
 
-def list_final_overrides(alpha: str) -> list[str]:
-    """List the overrides of a final run, which replace settings of its chosen configuration."""
-    return [f"data.partition.alpha={alpha}", "evaluation.every=1"]
+def make_combination(lr: float, momentum: float) -> Combination:
+    return {"training.lr": lr, "training.momentum": momentum}
+
+
+def scale_to_rounds(value: Any, rounds: int) -> Any:
+    """Replace a number of rounds that is written as a share of them."""
+    return {"{third}": rounds // 3, "{half}": rounds // 2}.get(value, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from .reference import write_default, write_table
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docs" / "rules"  # NAME.md: the formula of an algorithm; a page needs none
 BOARD = ROOT / "results" / "leaderboard"
-CURVES = ROOT / "docs" / "reference" / "curves.json"
+DRAWN = "digits"  # the setting of the leaderboard whose curves are drawn
 TESTS = ROOT / "tests" / "algorithms"
 NOTATION = r"""*Notation.* $\theta$: the model, $b$: its base, $h$: its head; $f_k$: the loss of client $k$ on its mini-batches;
 $S_t$: the $m$ clients of round $t$, of $N$ in all; $n_k$: training examples of client $k$; $p_k$: its share $n_k / \sum_{j \in S_t} n_j$
@@ -143,23 +142,19 @@ def write_sentence(test: tuple[str, str]) -> str:
 
 
 @cache
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-@cache
 def read_entries(board: Path) -> tuple[Entry, ...]:
     return tuple(read_leaderboard(board)) if board.exists() else ()
 
 
 def write_measurements(name: str) -> str:
     """Write the numbers of the leaderboard, and draw the curves."""
-    curves, parts = read_json(CURVES), []
+    curves, parts = read_curves(BOARD), []
     if name in curves:
         parts.append(
-            "Digits, 20 clients, Dirichlet(0.1), half of the clients in a round, seeds 0 to 4: the"
-            " mean as a line, from the lowest to the highest seed as a band. The settings are"
-            f" those that the [comparison](../comparison.md#chosen-settings) chose.\n\n{draw_curves(name, curves)}\n"
+            "Digits, 20 clients, Dirichlet(0.5), all clients in each round, seeds 0 to 4: the"
+            " mean as a line, from the lowest to the highest seed as a band. The"
+            " [comparison](../comparison-digits.md) has the settings, and compares all"
+            f" methods.\n\n{draw_curves(name, curves)}\n"
         )
     own = [e for e in read_entries(BOARD) if e.config["algorithm"]["name"] == name]
     if own:
@@ -179,6 +174,21 @@ def write_measurements(name: str) -> str:
             " [comparison](../comparison.md) says how they were tuned and measured.\n"
         )
     return "## Measured\n\n" + "\n".join(parts) if parts else ""
+
+
+@cache
+def read_curves(board: Path) -> dict[str, dict[str, Any]]:
+    """Read the curves of all algorithms in one setting: the rounds, and by measure a curve per seed, in %."""
+    out: dict[str, dict[str, Any]] = {}
+    for entry in read_entries(board):
+        name = entry.algorithm_name
+        if entry.folder.name != f"{DRAWN}-{name}":
+            continue
+        seeds = [seed.curves for seed in entry.seeds.values()]
+        out[name] = {"rounds": [t for t, _ in seeds[0]["P"]]}
+        for measure in seeds[0]:
+            out[name][measure] = [[100 * v for _, v in curves[measure]] for curves in seeds]
+    return out
 
 
 def list_cells(row: RankedEntry) -> tuple[str, ...]:

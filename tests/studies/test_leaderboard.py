@@ -51,7 +51,7 @@ def test_an_entry_is_a_configuration_with_a_hash_per_seed(board):
 def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_path):
     page = tmp_path / "board.html"
     (setting,) = json.loads(call("leaderboard", "show", board, "--json").stdout)["settings"]
-    assert setting["setting"] == "digits, dirichlet 0.1, 3 clients"
+    assert setting["setting"] == "digits, dirichlet 0.1, 3 clients, mlp"
     assert setting["common_seeds"] == [0, 1, 2]
     by_name = {e["algorithm"]: e for e in setting["entries"]}
     assert [e["means"]["P.last10"] for e in setting["entries"]] == sorted(

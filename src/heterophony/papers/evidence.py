@@ -276,7 +276,8 @@ class ReferenceRuns:
         levels = f"FedAvg's G is {reached:.1f}, {share}"
         if reached < LEARNED_SHARE * most:
             return TrainingState(False, levels)
-        moved, settled = measure_last_rise(runs)
+        curves = [run.points.get("G") or run.points["P"] for run in runs]
+        moved, settled = measure_last_rise(curves, runs[0].rounds)
         if not settled:
             points = f"{moved:+.1f} points over the last fifth of the rounds".replace("-", "−")
             moving = "rises" if moved > 0 else "falls"
@@ -317,14 +318,14 @@ def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:
     return found.get("G", found["P"])
 
 
-def measure_last_rise(runs: Sequence[StoredRun]) -> tuple[float, bool]:
-    """Measure how many points G rises over the last part of the rounds, and whether this may be noise.
+def measure_last_rise(curves: Sequence[Curve], rounds: int) -> tuple[float, bool]:
+    """Measure how many points a curve rises over the last part of the rounds, and whether that may be noise.
 
     A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
     It may be noise if its 95 % interval includes 0. The interval is computed from the deviation of all
-    evaluations from their lines, which is how much G swings from round to round.
+    evaluations from their lines, which is how much a curve swings from round to round.
     """
-    lines = [fit_line(run.points.get("G") or run.points["P"], run.rounds) for run in runs]
+    lines = [fit_line(curve, rounds) for curve in curves]
     freedom = sum(line.points - 2 for line in lines)
     if freedom < 1:
         return fmean(line.rise for line in lines), False

@@ -32,7 +32,7 @@ from ..core.own_modules import forget_module, is_own_code
 from ..core.temporary import temporary_folder
 from ..engines.base import prepare_engine
 from ..results.comparison import extract_measures, get_measure_bounds
-from ..results.runs import Run, group_by_series
+from ..results.runs import Curve, Run, group_by_series
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
 from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
 from ..runs.folder import RunFolder
@@ -45,12 +45,17 @@ LARGEST_MEASURE = 1e15  # limit for bytes, seconds and shares in an entry
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
 PACKED_ENTRIES = "entries.zip"  # holds entries of the leaderboard that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
+DIGITS = 5  # of the accuracies of clients and of curves
 MIN_SEEDS = 5  # seeds that a ranked entry needs
 HASH_NOTE = (
     "a hash depends on the kind of processor and on library versions: constraints.txt lists those"
     " of the leaderboard"
 )
-MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seconds")
+MEASURES = (
+    *("P.last10", "G.last10", "worst10", "std", "new_clients"),
+    *("MB_up", "MB_down", "work", "seconds"),
+)
+BELOW_LOCAL, LOCAL = "below_local", "local"  # a measure that compares with this algorithm's entry
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class SeedResult:
     model_sha256: str
     data_sha256: str
     measures: Mapping[str, float]
+    clients: Mapping[str, float]  # P of each client after the last round
+    curves: Mapping[str, Curve]  # G and P over the rounds
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,10 @@ class Entry:
         data = self.config["data"]
         rule = dict(data.get("partition", {}))
         kind = rule.get("kind", "dirichlet")
-        alpha = f" {rule['alpha']}" if "alpha" in rule else ""
-        return f"{data['name']}, {kind}{alpha}, {data['clients']} clients"
+        degree = next((f" {rule[key]}" for key in ("alpha", "per_client") if key in rule), "")
+        net = self.config.get("model", {}).get("name")
+        words = [data["name"], f"{kind}{degree}", f"{data['clients']} clients", net]
+        return ", ".join(str(word) for word in words if word)
 
     def list_values(self, measure: str) -> list[float]:
         """List the entry's values of a measure over the seeds; empty if a seed does not have it."""
@@ -164,12 +173,20 @@ def read_entry(folder: Path) -> Entry:
 def parse_seed_result(result: Mapping[str, Any]) -> SeedResult:
     """Parse an entry's result for one seed; raise ValueError if it is invalid."""
     measures = {k: float(v) for k, v in result["measures"].items() if k in MEASURES}
+    clients = {str(k): float(v) for k, v in result.get("clients", {}).items()}
+    curves = {
+        name: [(int(t), float(v)) for t, v in result.get("curves", {}).get(name, [])]
+        for name in ("G", "P")
+    }
     hashes = [result["model_sha256"], result["data_sha256"]]
     if not all(isinstance(h, str) and len(h) == 64 for h in hashes):
         raise ValueError("not a sha256")
-    if not all(abs(v) < LARGEST_MEASURE for v in measures.values()):  # NaN is not below it either
+    numbers = [*measures.values(), *clients.values(), *(v for c in curves.values() for _, v in c)]
+    if not all(abs(v) < LARGEST_MEASURE for v in numbers):  # NaN is not below it either
         raise ValueError("not a measure")
-    return SeedResult(hashes[0], hashes[1], measures)
+    return SeedResult(
+        hashes[0], hashes[1], measures, clients, {k: c for k, c in curves.items() if c}
+    )
 
 
 # The table --------------------------------------------------------------------------------------
@@ -239,9 +256,10 @@ def build_ranking(setting: str, entries: Sequence[Entry]) -> Ranking:
     """Rank the entries of one setting, paired by seed and data."""
     common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
     comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
+    local = next((e for e in entries if e.algorithm_name == LOCAL), None)
     rows = [
         build_ranked_entry(
-            entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons}
+            entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons}, local
         )
         for entry in entries
     ]
@@ -278,10 +296,14 @@ def get_rank(
     return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
 
 
-def build_ranked_entry(entry: Entry, ranks: Mapping[str, float | None]) -> RankedEntry:
+def build_ranked_entry(
+    entry: Entry, ranks: Mapping[str, float | None], local: Entry | None = None
+) -> RankedEntry:
     """Build a ranked entry: its means and intervals over the seeds, and its ranks."""
     values = {m: v for m in MEASURES if (v := entry.list_values(m))}
     intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
+    if local is not None and entry is not local and (below := list_shares_below(entry, local)):
+        values[BELOW_LOCAL] = below
     return RankedEntry(
         entry,
         {m: sum(v) / len(v) for m, v in values.items()},
@@ -290,10 +312,25 @@ def build_ranked_entry(entry: Entry, ranks: Mapping[str, float | None]) -> Ranke
     )
 
 
+def list_shares_below(entry: Entry, other: Entry) -> list[float]:
+    """List by seed the share of clients whose P is below that in another entry; empty if one is unknown."""
+    shares = []
+    for seed, mine in entry.seeds.items():
+        theirs = other.seeds.get(seed)
+        if theirs is None or not mine.clients or mine.clients.keys() != theirs.clients.keys():
+            return []
+        below = sum(mine.clients[c] < theirs.clients[c] for c in mine.clients)
+        shares.append(below / len(mine.clients))
+    return shares
+
+
 COLUMNS = {
     "P.last10": Column("P %", "P.last10", "percent", show="half"),
     "G.last10": Column("G %", "G.last10", "percent", show="half"),
     "worst10": Column("worst tenth %", "worst10", "percent", show="half"),
+    "std": Column("deviation %", "std", "percent", drop=1),
+    BELOW_LOCAL: Column("below Local %", BELOW_LOCAL, "percent", drop=1),
+    "new_clients": Column("new clients %", "new_clients", "percent", show="half", drop=1),
     "MB_up": Column("MB up", "MB_up", form=".1f"),
     "MB_down": Column("MB down", "MB_down", form=".1f", drop=1),
     "work": Column("work ×", "work", form=".1f"),
@@ -421,10 +458,15 @@ def describe_seed(run: Run) -> dict[str, Any]:
     """Describe a run as the result of one seed in an entry: its hashes and measures."""
     assert run.summary is not None
     measures = extract_measures(run.summary)
+    if run.summary.new_clients is not None:
+        measures["new_clients"] = run.summary.new_clients.P
+    curves = {name: run.curves[name] for name in ("G", "P") if run.curves.get(name)}
     return {
         "model_sha256": run.summary.model_sha256,
         "data_sha256": run.summary.data_sha256,
         "measures": {k: v for k, v in measures.items() if k in MEASURES},
+        "clients": {c: round(r.accuracy, DIGITS) for c, r in run.summary.clients.items()},
+        "curves": {k: [(t, round(v, DIGITS)) for t, v in curve] for k, curve in curves.items()},
     }
 
 

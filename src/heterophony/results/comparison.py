@@ -192,7 +192,7 @@ def get_measure_bounds(
 
     R² and users' own losses can be negative.
     """
-    if key in HIGHER_IS_BETTER:
+    if key in (*HIGHER_IS_BETTER, "new_clients"):
         return (-inf if task == "regression" else 0.0), 1.0
     return (0.0 if min(values) >= 0 else -inf), (1.0 if key == "below_local" else inf)
 
