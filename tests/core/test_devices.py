@@ -89,7 +89,7 @@ def test_a_run_keeps_its_precision(tmp_path):
 def test_worker_i_uses_gpu_i_modulo_their_number(pretend):
     pretend(2)
     places = [WorkerPlace.choose(CUDA, i, 5) for i in range(5)]
-    assert [str(p.compute.device) for p in places] == [
+    assert [p.device for p in places] == [
         "cuda:0",
         "cuda:1",
         "cuda:0",
@@ -98,7 +98,7 @@ def test_worker_i_uses_gpu_i_modulo_their_number(pretend):
     ]
     assert [p.sharing for p in places] == [3, 2, 3, 2, 3]
     chosen = WorkerPlace.choose(Compute(torch.device("cuda:1")), 0, 4)
-    assert (str(chosen.compute.device), chosen.sharing) == ("cuda:1", 4)
+    assert (chosen.device, chosen.sharing) == ("cuda:1", 4)
     assert assign_gpu(ON_CPU, 3) == ON_CPU
     assert WorkerPlace.choose(ON_CPU, 3, 4).prepare() == ON_CPU
 
@@ -216,8 +216,8 @@ def test_nothing_touches_cuda_in_the_fork_server():
 def test_a_job_that_ray_gave_a_gpu_needs_a_torch_that_sees_it(pretend):
     pretend(0)
     with pytest.raises(EngineError, match="torch sees none on its node"):
-        prepare_on_node(WorkerPlace(CUDA))
-    assert prepare_on_node(WorkerPlace(ON_CPU)) == ON_CPU
+        prepare_on_node(WorkerPlace.describe(CUDA))
+    assert prepare_on_node(WorkerPlace.describe(ON_CPU)) == ON_CPU
 
 
 def test_a_board_chooses_where_it_computes_and_nothing_else(pretend):

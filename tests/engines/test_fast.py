@@ -169,7 +169,7 @@ def test_a_run_killed_in_the_middle_of_a_group_resumes_with_the_same_bits(tmp_pa
 def test_workers_compute_as_the_run_says():
     for compute in (Compute(), Compute(fast=False)):
         assert WorkerPlace.choose(compute, 1, 2).prepare() == compute
-        assert WorkerPlace(compute).prepare() == compute
+        assert WorkerPlace.describe(compute).prepare() == compute
 
 
 def test_how_training_runs_is_recorded():

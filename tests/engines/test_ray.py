@@ -649,7 +649,7 @@ def test_data_are_unpacked_once_and_opened_by_all(tmp_path, monkeypatch):
             federation.format_header(),
             federation.collect_arrays(),
         ),
-        remote_job.WorkerPlace(ON_CPU),
+        remote_job.WorkerPlace.describe(ON_CPU),
     )
     for _ in range(2):
         remote_job.write_data_once(tmp_path / "data", bundle, lambda array: array)
@@ -659,7 +659,9 @@ def test_data_are_unpacked_once_and_opened_by_all(tmp_path, monkeypatch):
 
 
 def test_another_version_on_a_node_is_refused(tmp_path):
-    bundle = remote_job.RunBundle(("0.0.1", "1.0"), (), b"", "", {}, remote_job.WorkerPlace(ON_CPU))
+    bundle = remote_job.RunBundle(
+        ("0.0.1", "1.0"), (), b"", "", {}, remote_job.WorkerPlace.describe(ON_CPU)
+    )
     with pytest.raises(EngineError, match=r"heterophony 0\.0\.1 and torch 1\.0, but a node"):
         remote_job.OpenRun("run", bundle, lambda x: x, bytes)
     assert np.array_equal(remote_job.as_array(b"ab"), [97, 98])

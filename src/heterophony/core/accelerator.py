@@ -30,9 +30,6 @@ class ResidentExamples:
         self.limit, self.owner = limit, None
         self.size, self._entries = 0, OrderedDict[Hashable, Tensor]()
 
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return type(self), (self.limit,)  # a copy in another process is empty
-
     def serve_federation(self, owner: object) -> None:
         """Prepare to cache examples of this federation; drop the examples of any other."""
         if owner is not self.owner:
@@ -251,21 +248,33 @@ def assign_gpu(compute: Compute, worker: int) -> Compute:
 class WorkerPlace:
     """Where a worker process computes: sent to the worker, which then sets up torch for it."""
 
-    compute: Compute
-    sharing: int = 1  # the workers that share its GPU
+    device: str  # a name: a process can unpickle it before torch knows the device
+    precision: Precision
+    deterministic: bool
+    fast: bool
+    sharing: int  # the workers that share its GPU
 
     @classmethod
     def choose(cls, compute: Compute, worker: int, workers: int) -> WorkerPlace:
         """Choose the GPU of a worker, and count the workers that share it."""
         there = assign_gpu(compute, worker)
         gpus = count_devices(there.device.type) if there != compute else 1
-        return cls(there, sharing=len(range(worker % gpus, workers, gpus)))
+        here = len(range(worker % gpus, workers, gpus))
+        return replace(cls.describe(there), sharing=here)
+
+    @classmethod
+    def describe(cls, compute: Compute) -> WorkerPlace:
+        """Describe the place for a worker on another machine, which chooses its own GPU."""
+        how = (compute.precision, compute.deterministic, compute.fast)
+        return cls(str(compute.device), *how, sharing=1)
 
     def prepare(self) -> Compute:
         """Set up torch in this worker process, which must not have used the device yet."""
-        prepare_torch(self.compute)
-        limit_gpu_memory(self.compute, self.sharing)
-        return self.compute
+        how = (self.precision, self.deterministic, self.fast)
+        compute = Compute(torch.device(self.device), *how)
+        prepare_torch(compute)
+        limit_gpu_memory(compute, self.sharing)
+        return compute
 
 
 # Setting torch up -------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ class Ray(base.Engine):
             plan_ref=ray.put(remote_job.as_array(plan)),
             federation_header=federation.format_header(),
             array_refs={k: ray.put(array) for k, array in federation.collect_arrays().items()},
-            where=WorkerPlace(self.compute),
+            where=WorkerPlace.describe(self.compute),
         )
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:

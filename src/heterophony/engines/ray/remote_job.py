@@ -223,7 +223,7 @@ class OpenRun:
 
 def prepare_on_node(where: WorkerPlace) -> Compute:
     """Set torch up for the GPU that Ray gave to this worker: the only one that it sees."""
-    if where.compute.device.type == "cuda" and not count_devices("cuda"):
+    if where.device == "cuda" and not count_devices("cuda"):
         raise EngineError(
             "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
             " there, or set engine.accelerator = 'cpu'"
