@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
-from ..runs.events import RoundEvent, select_rounds
+from ..runs.events import Event, RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
 from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render_table_data
-
-if TYPE_CHECKING:
-    from .runs import Run
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -219,6 +216,16 @@ ROUND_COLUMNS = (
 )
 
 
+class LabelledRun(Protocol):
+    """A run with its label and events; ``runs.Run`` cannot be imported here, as it has a ``BoardStatus``."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> list[Event]: ...
+
+
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and the reported values of each board in a round."""
     boards = event.get("boards")
@@ -236,7 +243,7 @@ def get_finite_number(values: Mapping[str, Any], key: str) -> float | None:
 
 
 # The page -----------------------------------------------------------------------------------
-def build_board_rounds_section(run: Run) -> Json | None:
+def build_board_rounds_section(run: LabelledRun) -> Json | None:
     """Build the section with charts of single rounds and a table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
     if not rounds:
@@ -313,7 +320,7 @@ def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Valu
     ]
 
 
-def write_board_rounds(runs: Sequence[Run], path: Path) -> None:
+def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
     """Write a CSV of boards' rounds: one line per run, round and board."""
     if path.suffix != ".csv":
         raise ConfigError(f"--kind boards: write a .csv, as in -o boards.csv, not {path.name}")
