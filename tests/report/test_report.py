@@ -257,7 +257,7 @@ def test_too_few_seeds_are_said_to_be_too_few(tmp_path: Path) -> None:
 def test_one_pair_cannot_tell_a_difference_from_chance(compared: Path) -> None:
     (said,) = comparison.list_conclusions(comparison.compare_runs(runs.load_runs([compared])))
     assert "one pair of runs" in said
-    assert said.endswith("for p < 0.05 it takes at least 6 seeds.")
+    assert said.endswith("p < 0.05 needs at least 6 seeds.")
 
 
 def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path) -> None:

@@ -216,6 +216,16 @@ ROUND_COLUMNS = (
 )
 
 
+class LabelledRun(Protocol):
+    """A run with its label and events; ``runs.Run`` cannot be imported here, as it has a ``BoardStatus``."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> list[Event]: ...
+
+
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and the reported values of each board in a round."""
     boards = event.get("boards")
@@ -233,16 +243,6 @@ def get_finite_number(values: Mapping[str, Any], key: str) -> float | None:
 
 
 # The page -----------------------------------------------------------------------------------
-class LabelledRun(Protocol):
-    """A run with its label and events."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def events(self) -> list[Event]: ...
-
-
 def build_board_rounds_section(run: LabelledRun) -> Json | None:
     """Build the section with charts of single rounds and a table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_board_rounds(e))]
