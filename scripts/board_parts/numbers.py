@@ -88,7 +88,12 @@ class Table:
         return NEAR_BEST * self.mean(self.names[0], P)
 
     def rounds_to_target(self, name: str) -> float | None:
-        """Return the mean number of rounds until P reaches the target; None if a seed never does."""
+        """Return the mean number of rounds until P reaches the target.
+
+        None if a seed never does, or if P is measured too rarely to tell.
+        """
+        if count_points(self, name) < max(count_points(self, n) for n in self.names):
+            return None
         found = []
         for seed in self.entries[name].seeds.values():
             reached = [t for t, value in seed.curves["P"] if value >= self.target]
@@ -105,6 +110,11 @@ class Table:
 
     def is_one_model_for_all(self, name: str) -> bool:
         return self.values(name, G) == self.values(name, P)
+
+
+def count_points(table: Table, name: str) -> int:
+    """Count the evaluations of P in a run."""
+    return min(len(seed.curves["P"]) for seed in table.entries[name].seeds.values())
 
 
 def is_below(compared: PairedComparison | None) -> bool:

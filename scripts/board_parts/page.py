@@ -10,7 +10,7 @@ from heterophony.papers.evidence import measure_last_rise
 from heterophony.results.statistics import PairedComparison
 
 from .behind import write_behind
-from .numbers import Board, G, P, Table, get_setting
+from .numbers import Board, G, P, Table, count_points, get_setting
 from .plan import LEFT_OUT, PERSONAL_PILOTS, RATES, SEEDS, SETTINGS, STAGES, TRIALS, TUNE_SEED
 
 LEAST_SHARE, LEAST_GAP, LEAST_ROOM, LARGEST_RISE = 0.8, 10, 3, 0.5
@@ -170,6 +170,11 @@ def write_settings(board: Board) -> str:
         f" {len(table.entries)} methods."
         for name, table in board.tables.items()
     ]
+    lines += [
+        f"- {setting.title}, not run yet: {setting.describe()}"
+        for setting in SETTINGS
+        if setting.name not in board.tables
+    ]
     return "\n".join(lines)
 
 
@@ -293,9 +298,19 @@ def write_setting(table: Table) -> str:
         table=write_table(titles, rows, 1),
         seeds=len(SEEDS),
         target=100 * table.target,
-        seconds=seconds,
+        seconds=seconds + describe_rare_evaluations(table),
     )
     return f"{head}\n{write_chosen(table)}"
+
+
+def describe_rare_evaluations(table: Table) -> str:
+    """Name the methods whose P is measured in fewer rounds than that of the others."""
+    points = {name: count_points(table, name) for name in table.names}
+    rare = [name for name, count in points.items() if count < max(points.values())]
+    if not rare:
+        return ""
+    words = [f"{get_display_name(name)} ({points[name]})" for name in rare]
+    return f" P of {join_words(words)} is measured in fewer rounds (their number in brackets), as it is fine-tuned first."
 
 
 def describe_groups(table: Table) -> str:
