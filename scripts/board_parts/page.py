@@ -28,7 +28,8 @@ and the `model_sha256` of each seed, so anyone can repeat it.
 
 {settings}
 
-Before any run we wrote down when a setting can tell methods apart; pilot runs with untuned rates (seed 0) chose the settings by it, and the table shows it with the numbers of the final runs:
+A rule decides whether a setting can tell methods apart. Pilot runs with untuned rates (seed 0) of FedAvg, Local, centralised training and three or four personal methods chose the settings by it. The exception for clients with few classes was added after these pilots; the rest was fixed before.
+The table has the numbers of the final runs:
 
 - **Learned.** G of FedAvg is at least {share} of centralised training's, with the same net and the same examples.
 - **Settled.** Over the last fifth of the rounds, FedAvg's G and P of {pilots} move by less than {rise} points, or by no more than their noise.
@@ -60,9 +61,9 @@ A page of [the comparison](comparison.md): {about}
 {groups}
 
 {table}
-**Columns.** *P* (each client's own model) and *G* (the generic model) are accuracies in % over all test examples, the mean of the last ten evaluations; ± is half of the 95 % interval over {seeds} seeds, each with its own partition and initial net, the same for all methods.
-*P − Local* and *G − FedAvg* are paired by seed; their intervals, and those that make the groups, are corrected for the number of rows (Bonferroni), and bold ones exclude zero. A *group* holds all that are not significantly below its first. *Worst tenth* is the mean P of the worst tenth of
-the clients, *deviation* that over clients. *Below Local* and *below FT* are the shares of clients with a lower P than with Local and with FedAvg-FT. *New clients*: P of the tenth of clients that joins after training and trains for one round. *To 90 %*: rounds and MB (all traffic, both ways) until P reaches {target:.1f} %,
+**Columns.** *P* (each client's own model) and *G* (the generic model) are accuracies in % over all test examples, averaged over the last ten evaluations; ± is half of the 95 % interval over {seeds} seeds, each with its own partition and initial net, the same for all methods.
+*P − Local* and *G − FedAvg* are paired by seed; their intervals, and those that make the groups, are corrected for the number of rows (Bonferroni), and bold ones exclude zero. A *group* holds all that are not significantly below its first; a method whose seeds differ widely can be in a group far above its mean. *Worst tenth* is the mean P of the worst tenth of
+the clients, *deviation* that over clients. *Below Local* and *below FT* are the shares of clients with a lower P than with Local and with FedAvg-FT. *New clients*: P of the tenth of the clients that join after training, each of which trains for one round (five epochs). *To 90 %*: rounds and MB (all traffic, both ways) until P reaches {target:.1f} %,
 0.9 of the best; a dash: not in every seed. *Work*: training examples, relative to FedAvg.{seconds}
 """
 TITLES = [
@@ -310,7 +311,7 @@ def describe_rare_evaluations(table: Table) -> str:
     if not rare:
         return ""
     words = [f"{get_display_name(name)} ({points[name]})" for name in rare]
-    return f" P of {join_words(words)} is measured in fewer rounds (their number in brackets), as it is fine-tuned first."
+    return f" P of {join_words(words)} is measured in fewer rounds (their number in brackets), because models are fine-tuned before each."
 
 
 def describe_groups(table: Table) -> str:
