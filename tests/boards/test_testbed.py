@@ -107,7 +107,7 @@ def test_mistakes_are_reported_before_anything_is_written(mosquitto):
     )
     assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("use heterophony run")
     assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith(
-        "data.new_clients: boards cannot"
+        "data.new_clients: clients on boards cannot join"
     )
     assert not Path("runs").exists()
 
