@@ -227,8 +227,7 @@ class GroupRun:
                 first = i
 
     def get_frame(self, first: int, last: int, size: int, x: Tensor) -> Frame:
-        """Return the operations of these clients' training steps at this mini-batch size, built on first
-        use."""
+        """Return the operations of the clients' training steps at this mini-batch size, built on first use."""
         key = (first, last, size)
         if key not in self.frames:
             layers = self.passes[0].layers

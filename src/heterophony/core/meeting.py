@@ -40,8 +40,7 @@ class Meeting(Generic[Result]):
         self.waiting = list[WaitingPass]()
 
     def run(self) -> list[Result]:
-        """Run all clients' jobs; return their results in order, or raise the error of the first failed
-        job."""
+        """Run all clients' jobs; return their results in order, or raise the error of the first failed job."""
         token = MEETING.set(self)  # type: ignore[arg-type]
         try:
             while self.left:
