@@ -169,7 +169,7 @@ class StackedTensors:
     """
 
     layout: Layout
-    content: bytes | str # or the path of a file that holds the bytes
+    content: bytes | str  # or the path of a file that holds the bytes
 
     @classmethod
     def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
