@@ -1,6 +1,6 @@
-"""Registry of the algorithms, which have one file each; a new one needs its file and a line here.
+"""Registry of the algorithms, one file each; a new algorithm needs its file and a line here.
 
-An algorithm outside the package needs neither: its name is ``package.module:Class``.
+An algorithm outside the package needs neither: name it ``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "pfedsd": "PFedSD",
     "scaffold": "Scaffold",
 }
-DISPLAY_NAMES = {  # names as in their papers, where these differ from the class name
+DISPLAY_NAMES = {  # the papers' names, where they differ from the class names
     "centralized": "Centralised",
     "fedavg_ft": "FedAvg-FT",
     "fedrep_full": "FedRep-full",
@@ -132,7 +132,7 @@ def get_algorithm_class(name: str, trust: bool = False) -> type[Algorithm]:
 
 
 def find_algorithm_name(name: str) -> str:
-    """Return the registered name of an algorithm that a name matches: ``fedreg`` for ``FedReG``."""
+    """Return the registered algorithm name that a user's name matches: ``fedreg`` for ``FedReG``."""
     if is_own_code(name):
         return name
     if hint := suggest_module_and_class(name, "Class"):
@@ -167,7 +167,7 @@ def get_display_name(name: str) -> str:
 
 
 def label_algorithm(algorithm: Algorithm, name: str) -> str:
-    """Return the display name of an algorithm chosen by ``name``; for a class of the user, the class name."""
+    """Return the display name of the algorithm ``name``; for a user's class, the class name."""
     own = type(algorithm).__name__
     return own if name == own.lower() and name not in ALGORITHM_CLASSES else get_display_name(name)
 
@@ -176,7 +176,7 @@ def label_algorithm(algorithm: Algorithm, name: str) -> str:
 
 
 def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
-    """Import ``package.module:Class``, which may be outside this package."""
+    """Import an algorithm ``package.module:Class``, which may be outside this package."""
     return import_class(*locate_code(name, KEY, "Class", trust))
 
 
@@ -231,7 +231,7 @@ def check_complete(cls: type[Algorithm], name: str) -> None:
 
 
 def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Algorithm:
-    """Build an algorithm from settings; the error for a missing default names the class and its module."""
+    """Build an algorithm from settings; the error about a missing default names class and module."""
     required = [f.name for f in list_settings(cls) if is_required(f)]
     for name in [n for n in required if n not in settings]:
         raise ConfigError(
@@ -242,7 +242,7 @@ def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Al
 
 
 def read_stored_rows() -> dict[str, dict[str, Any]]:
-    """Read the stored table of algorithms, without rows whose source file has changed since it was written."""
+    """Read the stored algorithm table, without rows whose source file has changed since."""
     table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
     return {
         name: entry["row"]
@@ -252,5 +252,5 @@ def read_stored_rows() -> dict[str, dict[str, Any]]:
 
 
 def digest_source(name: str) -> str:
-    """Return the SHA-256 digest of the source file of an algorithm."""
+    """Return the SHA-256 digest of an algorithm's source file."""
     return hashlib.sha256(Path(__file__).with_name(f"{name}.py").read_bytes()).hexdigest()

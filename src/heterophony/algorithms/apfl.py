@@ -71,7 +71,7 @@ class APFL(Algorithm):
 
 
 def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
-    """Mix ``share`` of the personal model with the rest of the generic one; keep the personal counters."""
+    """Mix the models, ``share`` for the personal and the rest for the generic one; keep personal counters."""
 
     def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
         # in place on a clone, to keep the memory format: a share of 1 is then exact to the bit

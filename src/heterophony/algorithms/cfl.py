@@ -1,6 +1,6 @@
 """CFL: Sattler et al., Clustered federated learning, TNNLS 2021.
 
-A cluster is split by the last updates of its clients, once every one of them has sent one. If all
+A cluster is split by its clients' last updates, once every client of the cluster has sent one. If all
 clients take part in every round, these are the updates of the round, as in the paper; otherwise
 some come from earlier rounds. As in the paper, the split minimises the largest cosine between the
 two parts. The authors' code uses complete linkage instead, which does not minimise it, and splits
@@ -90,6 +90,6 @@ class CFL(Algorithm):
         return of.index_fill(0, torch.tensor([at[i] for i in second]), int(of.max()) + 1)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Return the number of clusters of clients."""
+        """Return the number of client clusters."""
         clusters = after.memory.get("clusters", {"of": torch.zeros(1)})
         return {"clusters": float(len(clusters["of"].unique()))}

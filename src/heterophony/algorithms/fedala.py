@@ -21,7 +21,7 @@ class FedALA(Algorithm):
     eta: float = setting(1.0, "learning rate of the mixing weights", low=0)
     percent: float = setting(
         80.0,
-        "percentage of the client's data that mixing weights are learned from",
+        "percentage of the client's data used to learn mixing weights",
         above=0,
         high=100,
     )
@@ -49,7 +49,7 @@ class FedALA(Algorithm):
         return client.shared()
 
     def adapt(self, client: Client) -> None:
-        """Mix the received model with the client's previous one, which exists from its second round on."""
+        """Mix the received model with the client's previous one; in its first round, change nothing."""
         if "before" not in client.memory:
             return
         net, old = client.net, client.memory["before"]
@@ -67,7 +67,7 @@ class FedALA(Algorithm):
         load_into_net(net, mixture())
 
     def train_mixing_weights(self, client: Client, loss: Loss) -> None:
-        """Train the mixing weights on part of the data: until the loss is steady at first, one pass later."""
+        """Train the mixing weights on part of the data: first until the loss is steady, later for one pass."""
         net, how = client.net, client.training.as_plain_sgd(self.eta)
 
         def clip() -> None:

@@ -29,5 +29,5 @@ class FedAMP(AttentiveMessagePassing):
         return xi + torch.diag((1 - whole.flatten()).clamp(min=0))
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Count the clients whose attention was scaled down, so that their own model has no share."""
+        """Count the clients whose attention was scaled down so far that their own model has no share."""
         return {"rescaled": float((after.memory["attention"]["xi"].diagonal() == 0).sum())}

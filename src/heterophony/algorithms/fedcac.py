@@ -49,7 +49,7 @@ class FedCAC(Algorithm):
         if k == 0:
             return torch.zeros_like(score, dtype=torch.bool)
         cut = score.flatten().topk(k).values[-1]
-        if cut <= 1e-10:  # if most entries never moved, only those that did are critical
+        if cut <= 1e-10:  # if most entries never moved, only the moved ones are critical
             moved = score[score > 1e-20]
             cut = moved.min() if len(moved) else score.new_tensor(torch.inf)
         return score >= cut

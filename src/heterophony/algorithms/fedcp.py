@@ -76,6 +76,6 @@ def compute_policy(net: Net, z: Tensor, context: Tensor) -> tuple[Tensor, Tensor
 
 
 def forward_split(net: Net, z: Tensor, context: Tensor) -> Tensor:
-    """Return the sum of the generic and the personal head's outputs, each from its share of the features."""
+    """Return the sum of both heads' outputs, each computed from the head's share of the features."""
     generic, personal = compute_policy(net, z, context)
     return net.head(z * generic) + net.own(z * personal)

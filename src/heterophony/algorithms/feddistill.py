@@ -2,8 +2,8 @@
 
 As in the paper, a client's teacher is the mean output of the *other* clients for the label, as
 probabilities, and the loss is a cross entropy. PFLlib's teacher is a mean of logits that includes
-the student's; its loss has been a cross entropy, too, since April 2024, and was a squared error
-before. The server stores the last outputs of every client: a vector per label. There is no common
+the student's; its loss, too, has been a cross entropy since April 2024; before, it was a squared
+error. The server stores the last outputs of every client: a vector per label. There is no common
 model, so no G. Clients tell the server which labels they hold.
 """
 
@@ -20,7 +20,7 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedDistill(Algorithm):
-    """Exchange mean outputs per label instead of models; each client learns from those of the others."""
+    """Exchange mean outputs per label instead of models; each client learns from the others' outputs."""
 
     paper = "Jeong et al., 2018"
     needs_classes = True

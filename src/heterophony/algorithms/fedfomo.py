@@ -5,8 +5,7 @@ last round, and the client's own trained model is a candidate in addition to the
 Candidates are compared on training examples that the client sets aside and does not train on: no validation
 or test example of the run is used. The server stores a model per client and an N × N matrix. There
 is no common model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers
-clients the means of clusters of clients, which the paper does not have, and which are left out
-here.
+clients the mean models of client clusters, which are not in the paper and are left out here.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from .parts.mixing import choose_downloads
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
-    """Start each round from a mixture of models, the client's own and others', that lower its loss."""
+    """Start each round from a mixture of the client's own and other models that lower the client's loss."""
 
     paper = "Zhang et al., ICLR 2021"
     common = False
@@ -46,7 +45,7 @@ class FedFomo(Algorithm):
         return sent | {f"other/{i}/{k}": v for i, w in enumerate(others) for k, v in w.items()}
 
     def list_downloads(self, server: Server, client: str) -> list[str]:
-        """List the clients whose models a client receives; for one that joins later, the first ones."""
+        """List the clients whose models a client receives; a client that joins later gets the first ones."""
         if client in server.clients and "chosen" in server.memory:
             row = server.memory["chosen"]["at"][server.clients.index(client)].tolist()
             return [server.clients[i] for i in row if i >= 0]

@@ -30,7 +30,7 @@ class FedKD(Algorithm):
     personal = ("base.*", "head.*", "projection.*")
     needs_nets = "any"
     rows_vary = ("low_rank/*",)
-    allows_clipping = False  # the norm would be that of two nets
+    allows_clipping = False  # the norm would be taken over two nets
     answers: float = setting(1.0, "weight of the divergence between the nets' outputs", low=0)
     features: float = setting(1.0, "weight of the distance between the nets' features", low=0)
     energy_start: float = setting(

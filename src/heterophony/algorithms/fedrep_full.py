@@ -9,7 +9,7 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedRepFull(Algorithm):
-    """Train only the head in all steps but the last, then the whole model; average everything."""
+    """Train only the head in all steps except the last, which trains the whole model; average everything."""
 
     paper = "FedAvg2Rep"
     separates_head = True

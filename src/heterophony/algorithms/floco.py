@@ -1,8 +1,8 @@
 """Floco: Grinwald et al., Federated learning over connected modes, NeurIPS 2024.
 
 Points of a client's region are projected onto the simplex; in the authors' code they may lie
-outside. There, all clients train in the round before regions are assigned; here the last update of
-each client up to then is used, and a client without one keeps the whole simplex. Floco+, which adds
+outside. There, all clients train in the round before regions are assigned; here each client's last
+update up to then is used, and a client without one keeps the whole simplex. Floco+, which adds
 a personal model, is not included.
 """
 
@@ -48,7 +48,7 @@ class Floco(Algorithm):
         return client.shared()
 
     def draw_point(self, client: Client) -> list[float]:
-        """Draw a point of the client's region, or of the whole simplex if it has no region yet."""
+        """Draw a point of the client's region, or of the whole simplex if the client has no region yet."""
         if self.vertices == 1:
             return [1.0]
         centre = client.received.get("floco/centre")

@@ -37,10 +37,10 @@ class GaussHead(Algorithm):
         "statistics that clients send: class means and covariance, means only, or nothing",
     )
     mean_examples: float = setting(
-        10.0, "number of examples as which the common mean of a class counts", low=0
+        10.0, "number of examples that the common mean of a class counts as", low=0
     )
     covariance_examples: float = setting(
-        100.0, "number of examples as which the common covariance counts", low=0
+        100.0, "number of examples that the common covariance counts as", low=0
     )
     ridge: float = setting(
         0.05, "value added to the diagonal of the covariance, relative to its mean diagonal", low=0

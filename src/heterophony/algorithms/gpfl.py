@@ -27,7 +27,7 @@ class GPFL(Algorithm):
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)
     conditions: Literal["received", "stale"] = setting(
         "received",
-        "embeddings that conditions are computed from; stale: those of the client's last training",
+        "embeddings from which conditions are computed; stale: those of the client's last training",
     )
 
     def build(self, net: Net) -> Net:

@@ -36,7 +36,7 @@ class HeteroFL(Algorithm):
         return slice_tensors(server.model, server.shapes.get(client, {}))
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """Average each entry over the replies that contain it; an entry in no reply is unchanged."""
+        """Average each entry over the replies that contain it; entries in no reply are unchanged."""
         model = server.model
         whole = [k for k, v in model.items() if all(r.tensors[k].shape == v.shape for r in replies)]
         new = mean(replies, *whole) if whole else Tensors()

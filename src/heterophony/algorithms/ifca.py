@@ -3,8 +3,8 @@
 This is the paper's model averaging, with the cluster estimated on all training examples. A client
 receives all k models and sends one. The first is initialised as in FedAvg, the others
 independently, except for layers without ``reset_parameters``. G is measured with all k models: by
-the mean of their outputs. P is measured with the model of smallest loss on the client's training
-examples at that time.
+the mean of their outputs. P is measured with the model that has the smallest loss on the client's
+training examples at that time.
 """
 
 from collections.abc import Sequence

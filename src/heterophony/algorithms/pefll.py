@@ -2,9 +2,9 @@
 
 The embedding net is the smaller one of the authors' code, a linear layer of labels: its mean
 over a client's examples depends only on the client's label frequencies, so the server can train it.
-In their code, a client and the server exchange twice per round: embedding, then model. Here, a
-client whose label frequencies the server does not know yet receives the hypernetwork and makes its
-model itself.
+In the authors' code, a client and the server exchange messages twice per round: embedding, then
+model. Here, a client whose label frequencies the server does not know yet receives the hypernetwork
+and makes its model itself.
 """
 
 from collections.abc import Sequence

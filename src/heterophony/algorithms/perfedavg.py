@@ -62,7 +62,7 @@ class PerFedAvg(Algorithm):
 
 
 def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
-    """Compute the gradient at ``w`` with the net's running statistics, which do not change."""
+    """Compute the gradient at ``w`` with the net's running statistics, which stay unchanged."""
     at = w.map(lambda v: v.detach().clone().requires_grad_())
     buffers = {k: v.clone() for k, v in client.net.named_buffers()}
     client.loss(answer(client.net, at | buffers, x), y).backward()

@@ -73,13 +73,13 @@ class PFedFDA(Algorithm):
         return means, covariance
 
     def fit_share(self, client: Client, z: Tensor) -> float:
-        """Find the share of local estimates with which each half of the data best classifies the other."""
+        """Find the share of local estimates with which the data's halves classify each other best."""
         labels, head = client.data.train.labels, get_gaussian_head(client)
         prior = compute_log_prior(client.data)
         second, losses = halve_by_class(labels), [0.0] * len(SHARES)
         for half in (second, ~second):
             if not bool(half.any()) or bool(half.all()):
-                return 0.0  # too few examples to choose by
+                return 0.0  # too few examples to choose a share
             own = estimate_gaussian(z[half], labels[half], head.means, self.ridge, AT_LEAST)
             for i, share in enumerate(SHARES):
                 weight, bias = compute_discriminant(*self.mix(share, own, head))

@@ -25,7 +25,7 @@ class PFedMe(Algorithm):
     beta: float = setting(1.0, "step of the server towards the clients' mean", low=0, high=1)
 
     def local(self, client: Client) -> Tensors:
-        near = weights(client.net)  # the local model; from here on, the net is the personal one
+        near = weights(client.net)  # the local model; from now on, the net is the personal one
         rate = min(1.0, self.local_lr * client.lr_factor * self.lam)
 
         def follow() -> None:

@@ -13,7 +13,7 @@ from ..core.tensors import Tensors, answer, state
 
 @dataclass(frozen=True)
 class PFedSD(Algorithm):
-    """Distil the client's own model of its last round into the received model."""
+    """Distil the client's own model from its last round into the received model."""
 
     paper = "Jin et al., TPDS 2022"
     needs_classes = True
@@ -38,14 +38,14 @@ class PFedSD(Algorithm):
         return client.shared()
 
     def compute_distillation_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Compute the self-distillation loss T² KL(teacher ‖ student) of softened outputs, mean over the batch."""
+        """Compute the loss T² KL(teacher ‖ student) of softened outputs, averaged over the batch."""
         t = self.temperature
         target, log_answer = softmax(teacher / t, 1), log_softmax(student / t, 1)
         return t**2 * kl_div(log_answer, target, reduction="batchmean")
 
     @torch.no_grad()
     def run_teacher(self, client: Client, x: Tensor) -> Tensor:
-        """Return the logits of the client's own model of its last round, without a gradient."""
+        """Return the logits of the client's own model from its last round, without a gradient."""
         training = client.net.training
         client.net.train(training and self.teacher_bn == "train")
         with client.apart("teacher"):

@@ -1,4 +1,5 @@
-"""Changes of a new net: the checkpoint named by ``model.init``, ``model.norm`` and ``model.adapter``."""
+"""Changes to a new net: loading the checkpoint ``model.init``, and applying ``model.norm`` and
+``model.adapter``."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def use_group_norm(build: Callable[[], Net]) -> Callable[[], Net]:
 
 
 def build_with_group_norm(build: Callable[[], Net]) -> Net:
-    """Build a net and replace each BatchNorm by GroupNorm; this draws no random numbers."""
+    """Build a net and replace each BatchNorm with GroupNorm, without drawing random numbers."""
     net = build()
     for path, layer in list(net.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):
@@ -64,7 +65,7 @@ def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Build a net and load a checkpoint; head layers of a different shape keep their new weights."""
+    """Build a net and load a checkpoint; head layers whose shapes differ keep their new weights."""
     net = build()
     own = Tensors(net.state_dict())
     checkpoint = name_by_part(checkpoint, own)
@@ -118,5 +119,5 @@ def read_checkpoint_bytes(path: str) -> bytes:
 
 
 def save_checkpoint(path: Path, net: Tensors) -> None:
-    """Write the tensors of a net as a checkpoint, a safetensors file."""
+    """Write a net's tensors as a checkpoint, a safetensors file."""
     write_atomically(path, to_safetensors(net))

@@ -116,7 +116,7 @@ class Config:
         )
 
     def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
-        """Load the local data of these clients; each client's split is independent of the others."""
+        """Load these clients' local data; each client's split is independent of the other clients."""
         data, spec = self.data, ExampleSpec.from_config(self.data.shape, self.data.classes)
         shares = (data.train_fraction, self.data_seed, data.validation_fraction)
         return load_own_federation(paths, spec, *shares).with_transform(data.transform)
@@ -218,7 +218,7 @@ class Config:
         }
 
     def check_validation(self, federation: Federation) -> None:
-        """Raise ConfigError if a setting needs validation scores that the run does not have."""
+        """Raise ConfigError if a setting needs validation scores, but the run has none."""
         chosen = {
             "evaluation.keep_best": self.evaluation.keep_best,
             "stop.patience": self.stop.patience,
@@ -281,15 +281,15 @@ class Config:
 
     def count_selected_clients(self, clients: int) -> int:
         """Return how many of ``clients`` are selected per round."""
-        assert isinstance(self.participation, RandomParticipation)  # as for every rule from a file
+        assert isinstance(self.participation, RandomParticipation)  # like all rules from files
         return self.participation.compute_sample_size(clients)
 
     # Text -----------------------------------------------------------------------------------
     def to_toml(self, objects: Mapping[str, str] | None = None) -> str:
         """Format the configuration as TOML; without ``objects``, the text is enough to repeat the run.
 
-        ``objects`` maps the place of each Python object that TOML cannot hold to its name; they are
-        listed in the section [objects].
+        ``objects`` maps the place of each Python object that TOML cannot hold to the object's name;
+        these objects are listed in the section [objects].
         """
         objects = objects or {}
         sections: dict[str, dict[str, Any]] = {
@@ -310,7 +310,7 @@ class Config:
         }
         if "model" in objects:
             sections["model"]["name"] = objects["model"]
-        if "algorithm" in objects:  # settings of a user's own types as text
+        if "algorithm" in objects:  # settings of a user's own types become text
             sections["algorithm"] = {k: to_toml_value(v) for k, v in sections["algorithm"].items()}
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         protections = {} if "protection" in objects else describe_protections(self.protections)
@@ -400,7 +400,7 @@ def check_model_task(model: str, task: TaskName) -> None:
 
 
 def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion | None) -> None:
-    """Raise ConfigError if an algorithm for classification is given another task or loss."""
+    """Raise ConfigError if an algorithm for classification gets a different task or loss."""
     if not algorithm.needs_classes:
         return
     shown = get_display_name(name)
@@ -422,7 +422,7 @@ def choose_default_model(
     task: TaskName = "classification",
     characters: bool = True,
 ) -> str:
-    """Choose the default model by task and by the shape and type of an example; integer rows count as text.
+    """Choose the default model by task and by the examples' shape and type; integer rows count as text.
 
     ``characters`` is True if the integers in a row are class numbers.
     """
@@ -456,7 +456,7 @@ def check_model_input(model: str, federation: Federation) -> None:
 
 
 def has_whole_numbers(federation: Federation) -> bool:
-    """Return True if a federation's examples are integers other than bytes."""
+    """Return True if a federation's examples are integers other than uint8."""
     dtype = federation.x.dtype
     return not dtype.is_floating_point and dtype != torch.uint8
 
@@ -470,7 +470,7 @@ def has_characters(federation: Federation) -> bool:
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:
-    """Find the data of all clients in the folder ``data.path``, for a simulation of clients with own data."""
+    """Find all clients' data in the folder ``data.path``, for a simulation of clients with local data."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with their own data needs a folder that holds"
@@ -508,9 +508,9 @@ def check_protections(config: Config) -> None:
 
 
 def check_protection_order(active: Sequence[Protection]) -> None:
-    """Raise ConfigError for protections that exclude each other, or in the wrong order.
+    """Raise ConfigError if protections exclude each other or are in the wrong order.
 
-    At most one may give privacy and one may encode; none may run on the client after an encoding.
+    At most one protection may give privacy and one may encode; none may run on the client after encoding.
     """
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
@@ -544,7 +544,7 @@ def check_reply_count(config: Config, protection: Protection) -> None:
     elif isinstance(rule, RandomParticipation):
         replies = rule.compute_sample_size(config.data.clients)
     else:
-        return  # a rule of the user
+        return  # a user's own rule
     if why := protection.check_replies(replies):
         about = "about " if isinstance(rule, Poisson) else ""
         raise ConfigError(
@@ -572,9 +572,9 @@ def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
 
 
 def settle_protections(config: Config) -> Config:
-    """Replace a target ε by the noise, and end the run where its privacy budget ends.
+    """Replace a target ε with the noise that reaches it, and end the run where its privacy budget ends.
 
-    The result holds both as numbers, so that its readers, such as boards, need no accounting.
+    The result holds noise and rounds as numbers, so that its readers, such as boards, need no accounting.
     """
     settled, rounds = list[Protection](), config.top.rounds
     for protection in config.protections:
@@ -592,7 +592,7 @@ def settle_protections(config: Config) -> Config:
 
 
 def check_participation_kind(protections: Sequence[Protection], participation: Any) -> None:
-    """Raise ConfigError for a target ε without ``participation.kind``, on which the noise depends."""
+    """Raise ConfigError if a target ε is set without ``participation.kind``, on which the noise depends."""
     targets = [p for p in protections if getattr(p, "epsilon", None) is not None]
     if targets and not (isinstance(participation, dict) and "kind" in participation):
         raise ConfigError(

@@ -22,17 +22,17 @@ from .sections import SECTIONS, NetGroup, ParticipationSkew, TopSection
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
-FIXED_MEANINGS = {"clients": "data.clients"}  # even if the algorithm has a setting of that name
+FIXED_MEANINGS = {"clients": "data.clients"}  # even if the algorithm has a setting with that name
 RENAMED = {"local": "training", "devices": "speeds"}  # former names of sections
 RENAMED_KEYS = {"device": "accelerator"}  # former keys of [engine]
 
 
 def ignore_note(text: str) -> None:
-    """Do nothing with a note about the meaning of a short key: the default of ``note``."""
+    """Ignore a note about a short key's meaning: the default of ``note``."""
 
 
 def rename_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the sections and keys of a configuration that have former names."""
+    """Rename a configuration's sections and keys that have former names."""
     out = dict[str, Any]()
     for key, value in raw.items():
         name = RENAMED.get(key, key)
@@ -72,7 +72,8 @@ def expand_overrides(
     """Expand the short keys of ``key=value`` pairs; call ``note`` with the meaning of each.
 
     ``raw`` is the configuration to change. Short keys may name settings of ``algorithms``; by
-    default, of the one that the pairs or ``raw`` choose. With ``trust``, an algorithm of another
+    default, of the algorithm that the pairs or ``raw`` choose. With ``trust``, an algorithm of
+    another
     package may be imported.
     """
     if not overrides:
@@ -161,7 +162,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
 
 
 def find_algorithm_class(name: str, trust: bool) -> type | None:
-    """Return the class of an algorithm, or None if it does not exist, which is reported later."""
+    """Return an algorithm's class; None if it does not exist, which is reported later."""
     try:
         return get_algorithm_class(name, trust)
     except ConfigError:
@@ -174,7 +175,7 @@ def list_class_keys(section: str, cls: type | None) -> list[str]:
 
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-SCHEMA_FILE = "heterophony.schema.json"  # written next to a settings file that names it
+SCHEMA_FILE = "heterophony.schema.json"  # written next to a settings file, which names the schema
 JSON_TYPES = {
     int: "integer",
     float: "number",
@@ -278,7 +279,7 @@ def make_setting_schema(f: dataclasses.Field[Any], hint: Any) -> Schema:
 
 
 def find_setting_schema(key: str) -> Schema | None:
-    """Find the JSON Schema of a setting by its dotted key; None if it does not exist or depends on others."""
+    """Find a setting's JSON Schema by its dotted key; None if it does not exist or depends on others."""
     found: Any = build_schema()
     for part in key.split("."):
         found = found.get("properties", {}).get(part)

@@ -34,7 +34,7 @@ EXAMPLES = 4  # enough for BatchNorm, and fast
 
 @dataclass(frozen=True)
 class ClientNets:
-    """The nets of a run in which they differ: their builders by name, and the name of each client's net."""
+    """The nets of a run in which nets differ: their builders by name, and the name of each client's net."""
 
     builders: Mapping[str, Callable[[], Net]]
     net_of: Mapping[str, str]
@@ -49,7 +49,7 @@ def list_net_groups(model: ModelSection) -> list[NetGroup]:
 
 
 def assign_nets(groups: Sequence[NetGroup], clients: Sequence[str], seed: int) -> dict[str, str]:
-    """Return the name of each client's net; clients that no group names are distributed by shares."""
+    """Return the name of each client's net; clients that no group lists are distributed by shares."""
     dealt = dict[str, str]()
     for group in groups:
         for client in group.clients or ():
@@ -98,8 +98,8 @@ def choose_nets(
 ) -> ClientNets | None:
     """Choose the clients' nets as [model] says; return None if all clients have the same net.
 
-    ``head_depth`` is that of the algorithm's paper. Groups list all their clients, although a board
-    has only its own.
+    ``head_depth`` is the depth in the algorithm's paper. Groups list all their clients, although a
+    board has only its own clients.
     """
     groups = list_net_groups(model)
     if any(group.share is not None for group in groups):
@@ -116,7 +116,7 @@ def choose_nets(
         build = get_model_builder(group.name)
         depth = model.head_depth or head_depth or get_default_head_depth(build)
         builders[find_model_name(group.name)] = partial(build, *shapes, depth)
-    ordered = {c: net_of[c] for c in federation.train}  # before clients that are on other boards
+    ordered = {c: net_of[c] for c in federation.train}  # before clients of other boards
     return ClientNets(builders, ordered | net_of)
 
 
@@ -236,13 +236,13 @@ def prepare_own_net(
 
 
 def build_own_net(model: OwnModel, cut: Cut | None, record: Record | None = None) -> Net:
-    """Build a user's net, cut into base and head, from a copy of a module or from a function."""
+    """Build a user's net, cut into base and head, from a copy of a module or with a function."""
     module = build_module(model)
     unpack_inputs(module.base if isinstance(module, Net) else module, record)
     if not isinstance(module, Net):
         assert cut is not None  # found before the run
         return cut_module(module, cut)
-    module.origin = None  # verified before the run; copies do not need it
+    module.origin = None  # verified before the run; copies do not need the original
     return module
 
 
@@ -266,7 +266,7 @@ def check_copyable(module: nn.Module) -> None:
     """Raise ConfigError for a user's module that cannot be copied, such as one with a lock or an open file."""
     try:
         deepcopy(module)
-    except Exception:  # the user's object may raise anything
+    except Exception:  # the user's object may raise any error
         where, reason = find_unpicklable(module, "model", deepcopy)
         raise ConfigError(
             f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
@@ -299,7 +299,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
 
 
 def check_class_outputs(outputs: int, classes: int, name: str) -> None:
-    """Check the number of logits of a net: raise ConfigError for too few, and warn about too many."""
+    """Check a net's number of logits: raise ConfigError if it is too small, and warn if it is too large."""
     if outputs < classes:
         raise ConfigError(
             f"model: {name} has {outputs} outputs, but the data have {classes} classes;"

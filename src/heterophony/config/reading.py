@@ -30,7 +30,7 @@ from .sections import (
     parse_participation,
 )
 
-# other formats of settings by suffix: name, how to install the module that reads it, the module, its function
+# other settings formats by suffix: name, how to install the reading module, the module, its function
 YAML = ("YAML", "pip install pyyaml && ", "yaml", "safe_load")
 CONVERSIONS = {".yaml": YAML, ".yml": YAML, ".json": ("JSON", "", "json", "load")}
 SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", re.I)  # refused by TOML
@@ -45,8 +45,8 @@ def read_config(
 ) -> Config:
     """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
 
-    ``note`` is called with the meaning of each short key, and if other defaults of training apply than
-    those of the data set. An algorithm or model of another package is imported only with ``trust``:
+    ``note`` is called with the meaning of each short key, and if the data set's training defaults do not
+    apply. An algorithm or model of another package is imported only with ``trust``:
     set it if the user wrote the configuration, or trusts whoever wrote it.
     """
     text, raw = read_toml(path)
@@ -69,7 +69,7 @@ def read_config(
 def note_other_defaults(
     given: Mapping[str, Any], config: Config, note: Callable[[str], None]
 ) -> None:
-    """Call ``note`` if setting a key of [training] has switched off the data set's defaults for others."""
+    """Call ``note`` if setting a key of [training] has disabled the data set's defaults for other keys."""
     own = choose_default_training(config.data.name).to_settings()
     used = config.training.to_settings()
     changed = [k for k in own if k not in given and k in used and used[k] != own[k]]
@@ -83,7 +83,7 @@ def note_other_defaults(
 
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
-    """Read a TOML configuration; return its text and its settings under current names, empty without a file."""
+    """Read a TOML configuration; return text and settings, with current names; both empty without a file."""
     if path is not None and path.suffix in CONVERSIONS and path.exists():
         name, install, module, read = CONVERSIONS[path.suffix]
         raise ConfigError(
@@ -105,7 +105,7 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
 
 
 def read_settings_text(path: Path) -> str:
-    """Read the text of a configuration, which may be a pipe; raise ConfigError if it is too long."""
+    """Read a configuration's text from a file or a pipe; raise ConfigError if it is too long."""
     with open(path, encoding="utf-8") as file:
         text = file.read(TEXT_LIMIT + 1)
     if len(text) > TEXT_LIMIT:
@@ -134,7 +134,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
     raw = {**raw, "data": adopt_named_clients(raw.get("data", {}))}
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
-    if not raw.get("training"):  # a single key of [training] selects the general defaults
+    if not raw.get("training"):  # setting any key of [training] selects the general defaults
         sections["training"] = choose_default_training(sections["data"].name)
     if (model := sections["model"]).name is not None:  # report a wrong name before reading data
         sections["model"] = replace(model, name=check_model_name(model.name, trust))
@@ -155,7 +155,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
 
 
 def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section [data] with the clients that the data set names, unless it has a partition."""
+    """Return the section [data] with the clients that the data set names, unless a partition is set."""
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
@@ -167,7 +167,7 @@ def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Remove settings of the algorithm, partition or skew in the file if ``-c`` chooses another one."""
+    """Remove the file's settings of an algorithm, partition or skew that ``-c`` replaces with another."""
     data = raw["data"] if isinstance(raw.get("data"), dict) else {}
     sections = {
         "algorithm.name": raw.get("algorithm"),
@@ -185,7 +185,7 @@ def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> Non
 
 
 def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Remove training settings in the file that the optimiser or schedule chosen by ``-c`` does not use."""
+    """Remove the file's training settings that the optimiser or schedule chosen by ``-c`` does not use."""
     training = raw.get("training")
     for key, choices in CHOICES.items():
         before = keys.find_choice(raw, [], f"training.{key}", next(iter(choices)))
@@ -216,7 +216,7 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
             raise ConfigError(f"-c {pair}: '{step}' is not a section")
     if path == ["participation"]:  # rate and count exclude each other: the later one wins
         section.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
-    if path == ["model"] and last in NET_KEYS:  # these exclude each other, too
+    if path == ["model"] and last in NET_KEYS:  # these keys exclude each other, too
         for other in NET_KEYS:
             section.pop(other, None)
     section[last] = parse_as_list(key, parse_toml_value(value.strip()))
@@ -251,7 +251,7 @@ def parse_toml_value(text: str) -> Any:
 
 
 def parse_as_list(key: str, value: Any) -> Any:
-    """Return the ``-c`` value ``a,b``, or a single value, as a list if the setting is one; else unchanged.
+    """Return the ``-c`` value ``a,b``, or a single value, as a list if the setting is a list; else unchanged.
 
     A single value stays as it is if the setting may also be something other than a list.
     """

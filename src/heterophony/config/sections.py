@@ -86,7 +86,7 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
-    """Return the section [participation] from which ``parse_participation`` reads these settings."""
+    """Return a section [participation] from which ``parse_participation`` can read these settings."""
     # a user's own rule is listed in the section [objects] instead
     assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
@@ -226,7 +226,7 @@ class ModelSection:
                 " checkpoint"
             )
         if self.adapter is not None:
-            build_adapter(self.adapter)  # raises if it cannot be built
+            build_adapter(self.adapter)  # raises an error if it cannot be built
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class EngineSection(Cluster):
             self.check_ray_accelerator()
 
     def check_ray_accelerator(self) -> None:
-        """Raise ConfigError if the accelerator contradicts the resources that a job reserves on a Ray cluster."""
+        """Raise ConfigError if the accelerator contradicts what a job reserves on a Ray cluster."""
         if self.accelerator not in ("auto", "cpu", "cuda"):
             raise ConfigError(
                 f"accelerator: must be auto, cpu or cuda with engine.name = 'ray', not"
@@ -342,7 +342,7 @@ SECTIONS: dict[str, type] = {
 
 
 def fill_data_defaults(data: DataSection) -> DataSection:
-    """Return the section [data] with all settings of its partition and skew; raise ConfigError for wrong ones."""
+    """Return the section [data] with all settings of partition and skew; raise ConfigError if any are wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
     check_request(
@@ -353,7 +353,7 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     if data.shape is not None:
         raise ConfigError(f"data.shape: is only for data.name = '{OWN_DATA}'; remove it")
     partition, skew = data.partition, data.feature_skew
-    rule = build_partition(partition)  # raises if the kind is unknown
+    rule = build_partition(partition)  # raises an error if the kind is unknown
     kind = match_name(PARTITIONS, str(partition.get("kind", "dirichlet")))
     complete = {"kind": kind, **list_rule_settings(rule)}
     if skew is not None:
@@ -364,9 +364,9 @@ def fill_data_defaults(data: DataSection) -> DataSection:
 
 
 def clear_partition_settings(data: DataSection) -> DataSection:
-    """Return the section [data] of clients with local data, without a partition.
+    """Return the section [data], without a partition, for clients with local data.
 
-    Raise ConfigError for settings that need all data in one place.
+    Raise ConfigError if settings need all data in one place.
     """
     ExampleSpec.from_config(data.shape, data.classes)
     if data.task != "classification":

@@ -1,4 +1,4 @@
-"""Where a job computes: CPU or GPU, in which precision, and how GPU memory is shared and cached."""
+"""Where a job runs (CPU or GPU), its precision, and how GPU memory is shared and cached."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ResidentExamples:
         self.size, self._entries = 0, OrderedDict[Hashable, Tensor]()
 
     def serve_federation(self, owner: object) -> None:
-        """Prepare to cache examples of this federation; drop the examples of any other."""
+        """Prepare the cache for this federation's examples; drop those of any other federation."""
         if owner is not self.owner:
             self._entries.clear()
             self.owner, self.size = owner, 0  # type: ignore[assignment]
 
     def get(self, key: Hashable, copy: Callable[[], Tensor]) -> Tensor:
-        """Return the cached examples with this name; if there are none, copy them to the device first."""
+        """Return the examples cached under this name; if none are cached, copy them to the device first."""
         if key in self._entries:
             self._entries.move_to_end(key)
             return self._entries[key]
@@ -71,7 +71,7 @@ class Compute:
 
     @property
     def is_usual(self) -> bool:
-        """Return True on the CPU in float32."""
+        """Return True if jobs compute on the CPU in float32."""
         return self.is_cpu and self.precision == "float32"
 
     def place(self, tensors: Tensors) -> Tensors:
@@ -88,7 +88,7 @@ class Compute:
 
 
 ON_CPU = Compute()
-AS_IT_IS = nullcontext()  # one for all: a training step takes microseconds
+AS_IT_IS = nullcontext()  # one shared object: a training step takes microseconds
 CURRENT = ContextVar("compute", default=ON_CPU)
 
 
@@ -108,9 +108,9 @@ def computing(compute: Compute) -> Iterator[None]:
 
 
 def autocast() -> AbstractContextManager[object]:
-    """Return a context that runs operations in the job's precision; in float32 it changes nothing.
+    """Return a context that runs operations in the job's precision; in float32, it has no effect.
 
-    The context can be entered again after it was left.
+    The context can be entered more than once.
     """
     compute = get_compute()
     if compute.precision == "float32":
@@ -122,7 +122,7 @@ def autocast() -> AbstractContextManager[object]:
 
 
 def copy_to_cpu(tensors: Tensors) -> Tensors:
-    """Copy the tensors of a job from its device to the CPU; if it computes there, return the same object."""
+    """Copy a job's tensors from its device to the CPU; if the job runs on the CPU, return the same object."""
     return tensors if get_compute().is_cpu else tensors.map(Tensor.cpu)
 
 
@@ -149,7 +149,7 @@ def read_loss(value: Tensor) -> float:
 
 
 MEMORY_SHARE = 0.95  # share of a GPU's memory, divided evenly among its workers
-MARGIN = 1.25  # times the measured peak: other clients may have longer sequences or larger memories
+MARGIN = 1.25  # factor on the measured peak, as other clients may need more memory
 CONTEXT_BYTES = 1 << 29  # largest memory that a process uses on a GPU before its first tensor
 DEFAULT_WORKERS_PER_GPU = 4  # where torch does not report the memory of a GPU
 
@@ -183,7 +183,7 @@ def measure_gpu_memory(compute: Compute) -> GPUMemoryUse | None:
 
 
 def limit_gpu_memory(compute: Compute, sharing: int) -> None:
-    """Limit this worker to its share of a GPU's memory, so that the others keep theirs."""
+    """Limit this worker to its share of a GPU's memory, so that the other workers keep theirs."""
     if compute.device.type == "cuda" and sharing > 1:
         torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
 
@@ -230,14 +230,14 @@ def count_devices(kind: str) -> int:
 
 
 def suggest_device_remedy(kind: str) -> str:
-    """Suggest what to do if torch sees no accelerator of this kind, as part of an error message."""
+    """Suggest, for an error message, what to do if torch sees no accelerator of this kind."""
     if kind == "cuda" and torch.version.cuda is None:
         return "it is built without CUDA: install another build (https://pytorch.org), or "
     return "check the driver, or " if kind == "cuda" else ""
 
 
 def assign_gpu(compute: Compute, worker: int) -> Compute:
-    """Assign a GPU to a worker process: of several GPUs, worker i uses GPU i modulo their number."""
+    """Assign a GPU to a worker process: with n GPUs, worker i uses GPU i modulo n."""
     kind = compute.device.type
     if kind != "cuda" or compute.device.index is not None or not (gpus := count_devices(kind)):
         return compute
@@ -246,7 +246,7 @@ def assign_gpu(compute: Compute, worker: int) -> Compute:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker process computes: sent to the worker, which then sets up torch for it."""
+    """The device of a worker process and its settings, sent to the worker so that it can set up torch."""
 
     device: str  # a name: a process can unpickle it before torch knows the device
     precision: Precision
@@ -321,7 +321,7 @@ def prepared_torch(compute: Compute) -> Iterator[None]:
 
 @contextmanager
 def translate_device_errors(where: str) -> Iterator[None]:
-    """Convert GPU errors of torch inside the ``with`` block to EngineError, which says what to do."""
+    """Convert torch's GPU errors inside the ``with`` block to EngineError, whose message says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -345,5 +345,5 @@ def translate_device_errors(where: str) -> Iterator[None]:
 
 
 def get_first_sentence(error: Exception) -> str:
-    """Return the first sentence of an error's message, or the name of its class."""
+    """Return the first sentence of an error's message, or its class name if the message is empty."""
     return get_first_line(error).split(". ")[0]

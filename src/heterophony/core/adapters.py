@@ -1,4 +1,4 @@
-"""Adapters for fine-tuning: small trainable parts in a frozen net (LoRA, bottlenecks, biases, the head).
+"""Adapters for fine-tuning: small trainable parts of a frozen net (LoRA, bottlenecks, biases, the head).
 
 ``apply`` changes a module in place: everything except the adapter and the head is frozen, and so
 *given* in a run. The net's own parameters keep their names; LoRA adds ``lora_A`` and ``lora_B``
@@ -30,7 +30,7 @@ LARGEST_WIDTH = 4096  # widest part added to a layer; memory grows with it
 class LoRALinear(nn.Linear):
     """A linear layer with a low-rank update ``scale * B A``: Hu et al., LoRA, ICLR 2022.
 
-    ``update`` is None, or the sum of adapters that were merged into the weight before.
+    ``update`` is None, or the sum of the adapters merged into the weight so far.
     """
 
     update: nn.Parameter | None
@@ -70,7 +70,7 @@ class LoRAConv2d(nn.Conv2d):
     def __init__(self, layer: nn.Conv2d, rank: int, scale: float) -> None:
         nn.Module.__init__(self)
         plain = {k: v for k, v in vars(layer).items() if not k.startswith("_")}
-        vars(self).update(plain)  # stride, padding and the other numbers of the layer
+        vars(self).update(plain)  # stride, padding and other settings of the layer
         self._reversed_padding_repeated_twice = layer._reversed_padding_repeated_twice
         for name, parameter in layer._parameters.items():
             self.register_parameter(name, parameter)
@@ -126,7 +126,7 @@ LORA_LAYERS = (LoRALinear, LoRAConv2d)
 
 @dataclass(frozen=True)
 class Adapter:
-    """Settings of an adapter: which small parts to add to a net, and which of its parameters to train."""
+    """Adapter settings: which small parts to add to a net, and which of the net's parameters to train."""
 
     kind: ClassVar[str] = ""
     train: tuple[str, ...] | None = setting(
@@ -225,7 +225,7 @@ def list_head_parameters(module: nn.Module) -> list[str]:
 def find_targets(
     module: nn.Module, targets: tuple[str, ...], head: set[str], *kinds: type[nn.Module]
 ) -> dict[str, nn.Module]:
-    """Find the layers to adapt: of these kinds, outside the head, with names that match the patterns."""
+    """Find the layers to adapt: those of these kinds, outside the head, whose names match the patterns."""
     layers = {
         path: layer
         for path, layer in module.named_modules()
@@ -242,7 +242,7 @@ def find_targets(
 
 
 def iterate_lora_layers(module: nn.Module) -> Iterator[tuple[str, LoRALinear | LoRAConv2d]]:
-    """Iterate over a net's LoRA layers, with their names."""
+    """Iterate over the names and layers of a net's LoRA layers."""
     for name, layer in module.named_modules():
         if isinstance(layer, LORA_LAYERS):
             yield name, layer

@@ -33,7 +33,7 @@ POOLED_CLIENT = "*"  # the id of the client that holds all data, if the algorith
 
 @dataclass(frozen=True)
 class Server:
-    """The server's state after ``t`` rounds. It is immutable: ``merge`` returns a new one."""
+    """The server's state after ``t`` rounds. It is immutable: ``merge`` returns a new state."""
 
     t: int
     samples: Mapping[str, int]  # the number of training examples of each client, in client order
@@ -56,7 +56,7 @@ class Server:
         return tuple(self.samples)
 
     def update(self, model: Tensors | None = None, **memory: Tensors) -> Server:
-        """Return the server's state with these tensors of the model, and these memories, replaced."""
+        """Return a copy of the server's state in which these model tensors and memories are replaced."""
         model = self.model if model is None else self.model | model
         return replace(self, model=model, memory={**self.memory, **memory})
 
@@ -100,7 +100,7 @@ class Algorithm:
 
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
-    head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper defines it
+    head_depth: ClassVar[int | None] = None  # number of layers in the head, if the paper defines it
     # whether it treats the head separately in more than ``personal``
     separates_head: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False  # whether it uses the output of the base

@@ -29,7 +29,7 @@ from .tasks import TASKS, Criterion
 from .tensors import Kind, Tensors, is_given, load_into_net, mark_given, params
 from .training import Optimizer, Training, create_optimizer
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # loss of a mini-batch, from input and labels
+Loss = Callable[[Tensor, Tensor], Tensor]  # computes the loss of a mini-batch from input and labels
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TrainingPass:
         return (self.phase, self.turn) if self.turn else (self.phase,)
 
     def add_pull(self) -> None:
-        """Add the terms of ``pull`` to the gradients of the parameters of the same names."""
+        """Add each term of ``pull`` to the gradient of the parameter with the same name."""
         if self.pull is None:
             return
         for k, term in self.pull(self.named.map(Tensor.detach)).items():
@@ -246,7 +246,7 @@ class Client:
     ) -> tuple[float, int]:
         """Run the steps of a training pass; return ``loss_sum`` plus all losses, and the number of updates."""
         if (losses := self._run_directly(call, optimiser)) is not None:
-            for of_step in losses:  # sum() would round in another way
+            for of_step in losses:  # sum() would round differently
                 loss_sum += of_step
             return loss_sum, len(losses)
         named, how, precision = call.named, call.how, autocast()
@@ -310,12 +310,12 @@ class Client:
 
     @property
     def lr_factor(self) -> float:
-        """The factor by which the schedule of ``training`` scales learning rates in this round."""
+        """The factor by which the schedule in ``training`` scales learning rates in this round."""
         return self.training.compute_lr_factor(self.t, self.rounds)
 
     @property
     def steps(self) -> int:
-        """The number of mini-batches in a round, from the settings of ``training``."""
+        """The number of mini-batches in a round, according to ``training``."""
         per_epoch = count_per_epoch(self.net, len(self.data.train), self.training)[1]
         if self.training.steps is not None:
             return self.training.steps if per_epoch else 0
@@ -324,7 +324,7 @@ class Client:
     def draws(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate without end over random mini-batches of the training data.
 
-        They use a separate generator, so the batches of ``fit`` do not change.
+        These draws use a separate generator, so the mini-batches of ``fit`` do not change.
         """
         source = torch.Generator().manual_seed(
             derive_seed(self._draw_seed, "draws", self.t, self.id, purpose)
@@ -348,7 +348,7 @@ class Client:
     def apart(self, purpose: str) -> Iterator[None]:
         """Draw random numbers from a separate generator inside the ``with`` block.
 
-        Run a teacher with dropout in such a block, so that the student's draws do not change.
+        Run a teacher that uses dropout in such a block, so that the student's draws do not change.
         """
         with seeded(self._draw_seed, "apart", self.t, self.id, purpose):
             yield
@@ -360,7 +360,7 @@ class Client:
     def once(self, derive: SamplesDerivation) -> Samples:
         """Return examples derived from the client's data, ``derive(client.data)``, cached for later rounds.
 
-        It runs on the CPU; its draws depend on client and function name, not on round or engine.
+        ``derive`` runs on the CPU; its draws depend on client and function name, not on round or engine.
         """
 
         def derive_seeded() -> Samples:
@@ -370,11 +370,11 @@ class Client:
         return self._cache_derived(derive.__name__, derive_seeded)
 
     def shared(self) -> Tensors:
-        """Return a copy of the net's shared tensors: those sent to the server in this round."""
+        """Return a copy of the net's shared tensors, which are sent to the server in this round."""
         return self._copy_tensors("shared")
 
     def stays(self) -> Tensors:
-        """Return a copy of the net's personal tensors: those that are neither shared nor given."""
+        """Return a copy of the net's personal tensors, which are neither shared nor given."""
         return self._copy_tensors("personal")
 
     def _list_names(self, kind: Kind) -> list[str]:
@@ -412,7 +412,7 @@ class Client:
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
         """Create the draws of the random image transform; None if the samples have no transform.
 
-        They use a separate generator, so all other draws do not change.
+        These draws use a separate generator, so no other draws change.
         """
         if samples.image_transform is None:
             return None
@@ -437,7 +437,7 @@ def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tenso
 
 
 def check_all_received(shared: Iterable[str], known: Tensors) -> None:
-    """Raise KeyError if a client lacks a shared tensor: its net would silently keep the initial values."""
+    """Raise KeyError if a shared tensor was not sent: the net would silently keep its initial values."""
     for name in shared:
         if name not in known:
             raise KeyError(f"the shared tensor {name!r} was not sent to the client")

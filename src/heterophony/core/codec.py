@@ -1,7 +1,7 @@
 """Encode named tensors and a small header as bytes, and decode them without unpickling anything.
 
-Layout of a blob: ``HET1``, four bytes of header length, a JSON object, then safetensors. The
-decoder limits the size; ``check_same_structure`` requires the names, shapes and types that are expected.
+Layout of a blob: ``HET1``, the header length in four bytes, a JSON object, then safetensors. The
+decoder limits the size; ``check_same_structure`` requires the expected names, shapes and types.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
 def decode_blob(blob: bytes, finite: bool = True) -> tuple[Tensors, dict[str, Any]]:
     """Decode a blob into tensors and header; raise CodecError for invalid bytes before allocating memory.
 
-    With ``finite``, NaN and infinity are refused.
+    If ``finite`` is true, NaN and infinity are refused.
     """
     header, body = split_blob(blob)
     return from_safetensors(body, finite), header
@@ -59,7 +59,7 @@ def to_safetensors(tensors: Tensors) -> bytes:
 
 
 def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
-    """Decode and check plain safetensors, from this package or from other programs."""
+    """Decode and check plain safetensors, written by this package or by other programs."""
     if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
         raise CodecError(f"not safetensors, or a header of more than {HEADER_LIMIT} bytes")
     try:

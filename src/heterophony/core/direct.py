@@ -28,7 +28,7 @@ Aten: Any = torch.ops.aten
 PACKED, ALIGNED = 1, 2
 ALIGNED_FLOATS = 16
 SMALL_PRODUCT = 400  # multiplications: for fewer, torch's batched product uses its own loop
-CASCADE_LEVELS = 8  # levels in torch's sum of losses
+CASCADE_LEVELS = 8  # levels of torch's summation of losses
 
 
 # The layers of a net ----------------------------------------------------------------------------
@@ -81,14 +81,14 @@ BY_NAME = {kind.__name__: activation for kind, activation in ACTIVATIONS.items()
 
 @dataclass(frozen=True)
 class CompiledNet:
-    """The layers of a net, and by name the parameters that they use."""
+    """The layers of a net and the parameters that they use, by name."""
 
     layers: Layers
     parameters: dict[str, nn.Parameter]
 
 
 def compile_net(net: nn.Module) -> CompiledNet | None:
-    """List the layers of a net that computes ``head(base(x))``; return None if one of them is not plain."""
+    """List the layers of a net that computes ``head(base(x))``; return None if any layer is not plain."""
     if type(net).forward is not Net.forward or not is_plain(net) or _has_any_global_hook():
         return None
     layers, used = list[Layer](), dict[str, nn.Parameter]()
@@ -103,7 +103,7 @@ def compile_net(net: nn.Module) -> CompiledNet | None:
 def add_layers(
     layers: list[Layer], used: dict[str, nn.Parameter], module: nn.Module | None, name: str
 ) -> bool:
-    """Add the layers of a module and their parameters; return False if it is not plain."""
+    """Add a module's layers and their parameters; return False if the module is not plain."""
     kind: Any = type(module)
     if module is None or not is_plain(module):
         return False
@@ -133,7 +133,7 @@ def add_layers(
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Return True if calling a module only runs the ``forward`` of its class: it has no hooks."""
+    """Return True if calling a module only runs its class's ``forward``: it has no hooks."""
     return "forward" not in module.__dict__ and not (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -170,7 +170,7 @@ class Slices:
         self.each = self.flat.as_strided((count, *shape), (self.step, *inner))
 
     def between(self, first: int, last: int) -> Tensor:
-        """Return the memory of the clients from ``first`` up to ``last``, in one dimension."""
+        """Return the memory of clients ``first`` to ``last`` (exclusive), in one dimension."""
         return self.flat[first * self.step : last * self.step]
 
 
@@ -194,7 +194,7 @@ class Rates:
 
 
 class Stack:
-    """Parameters, gradients and momentum of some clients, stacked.
+    """Parameters, gradients and momentum of several clients, stacked.
 
     The clients' parameters become slices of the stack, so their nets show the current values during training.
     """
@@ -217,7 +217,7 @@ class Stack:
                 p.data = place
 
     def make_update(self, first: int, last: int) -> Callable[[bool], None]:
-        """Return a function that runs an SGD step of some clients; ``fresh`` is true in their first step."""
+        """Return a function that runs one SGD step for some clients; ``fresh`` marks their first step."""
         groups = list[tuple[float, list[Tensor], list[Tensor], list[Tensor]]]()
         for lr in dict.fromkeys(lr for _, lr in self.rates.by_name):
             names = [k for k, rate in self.rates.by_name if rate == lr]
@@ -248,7 +248,7 @@ class Stack:
 
 
 def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
-    """List the tensors of one parameter that SGD updates: one for all clients, or one for each.
+    """List the tensors that SGD updates for one parameter: one for all clients together, or one per client.
 
     Clients are stacked only if each one's entries fill whole processor vectors: a tail would be rounded
     differently inside a stack than alone.
@@ -262,14 +262,14 @@ def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
 
 
 class Frame:
-    """The operations of one step of some clients of a stack, with mini-batches of the same size.
+    """The operations of one training step for some of a stack's clients, whose mini-batches have equal sizes.
 
     ``run_forward`` computes the outputs, ``run_backward`` the gradients. The output of a layer is one tensor
     of slices if the next layer is a matrix product, and otherwise a list with one tensor for each client.
     """
 
     def __init__(self, stack: Stack, layers: Layers, clients: tuple[int, int], x: Tensor) -> None:
-        """``x`` is a mini-batch of one of the clients; those of the others have the same shape."""
+        """``x`` is one client's mini-batch; those of the other clients have the same shape."""
         self.stack = stack
         self.first, self.last = clients
         self.count, self.batch = self.last - self.first, len(x)
@@ -416,7 +416,7 @@ class Frame:
         return ys, undo
 
     def make_runs(self, layer: Layer, i: int) -> list[ApartLayer]:
-        """Return a layer for each client of the frame."""
+        """Return one layer per client of the frame."""
         part = range(self.first, self.last)
         if layer.kind == "pool":
             return [PoolOfClient(layer.settings) for _ in part]
@@ -425,7 +425,7 @@ class Frame:
         return [ActivationOfClient(layer) for _ in part]
 
     def run_forward(self, x: Tensor | Sequence[Tensor]) -> None:
-        """Compute the outputs for a mini-batch of each client: one tensor of rows, or a list of images."""
+        """Compute the outputs for one mini-batch per client: one tensor of rows, or a list of images."""
         if self.rows is not None:
             assert isinstance(x, Tensor)
             self.rows.each.copy_(x)
@@ -435,13 +435,13 @@ class Frame:
             operation()
 
     def run_backward(self) -> None:
-        """Compute all gradients from the gradient of the output, in ``output_gradient``."""
+        """Compute all gradients from the output's gradient, which is in ``output_gradient``."""
         for operation in self.backward:
             operation()
 
 
 def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> Operation:
-    """Return an operation that computes one matrix product per client, with the kernel of a product alone."""
+    """Return an operation that computes one matrix product per client, with the single-product kernel."""
     if prod(a.shape[1:]) * b.shape[2] >= SMALL_PRODUCT:
         if bias is None:
             return partial(torch.bmm, a, b, out=out)
@@ -458,7 +458,7 @@ def make_product(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) 
 
 
 class ApartLayer:
-    """A layer of one client; it returns new tensors, as autograd's kernels do."""
+    """One client's layer; it returns new tensors, as autograd's kernels do."""
 
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError

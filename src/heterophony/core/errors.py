@@ -1,4 +1,4 @@
-"""All errors that users can meet, with their exit codes. Messages state what, where and what to do.
+"""All errors that users can meet, and their exit codes. Messages state what is wrong, where, and what to do.
 
 HeterophonyError            1   anything below
 ├── OptionError             2   a command has no such option, or its value is missing
@@ -22,71 +22,71 @@ from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
-IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # ignored in names, which people write differently
+IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # ignored in names, as spellings differ
 
 
 class HeterophonyError(Exception):
-    """Base class of all errors whose one-line message says what the user can do."""
+    """Base class of all errors with a one-line message that says what the user can do."""
 
     exit_code: ClassVar[int] = 1
 
 
 class OptionError(HeterophonyError):
-    """A command has no such option, or its value is missing."""
+    """Raised when a command has no such option, or an option lacks its value."""
 
     exit_code = 2
 
 
 class ConfigError(HeterophonyError):
-    """A setting is unknown, of the wrong type or out of range."""
+    """Raised when a setting is unknown, of the wrong type or out of range."""
 
     exit_code = 3
 
 
 class DataError(HeterophonyError):
-    """Data cannot be found, read or partitioned."""
+    """Raised when data cannot be found, read or partitioned."""
 
     exit_code = 3
 
 
 class FolderError(HeterophonyError):
-    """A run folder is damaged, not a run folder, or already used."""
+    """Raised when a folder is a damaged run folder, no run folder, or already used."""
 
     exit_code = 3
 
 
 class BusyError(HeterophonyError):
-    """Another process uses this run folder or this port."""
+    """Raised when another process uses this run folder or this port."""
 
 
 class CodecError(HeterophonyError):
-    """Received or stored bytes are invalid."""
+    """Raised when received or stored bytes are invalid."""
 
 
 class NotFiniteError(CodecError):
-    """A received or stored tensor holds NaN or infinity."""
+    """Raised when a received or stored tensor holds NaN or infinity."""
 
 
 class DivergedError(HeterophonyError):
-    """A loss or a parameter became NaN or infinite."""
+    """Raised when a loss or a parameter becomes NaN or infinite."""
 
 
 class EngineError(HeterophonyError):
-    """An engine cannot run a job."""
+    """Raised when an engine cannot run a job."""
 
 
 class BrokerError(HeterophonyError):
-    """The MQTT broker does not start, answer or stop."""
+    """Raised when the MQTT broker does not start, answer or stop."""
 
 
 class StorageError(HeterophonyError):
-    """The disk is full, read-only or broken; committed rounds are intact."""
+    """Raised when the disk is full, read-only or broken; committed rounds are intact."""
 
     exit_code = 74
 
 
 class StoppedError(HeterophonyError):
-    """Stopped from outside; the run can be resumed."""
+    """Raised when a run is stopped from outside; it can be resumed."""
 
     exit_code = 75
 
@@ -116,7 +116,7 @@ def find_name(known: Iterable[str], name: str, where: str) -> str:
 
 
 def match_name(known: Iterable[str], name: str) -> str | None:
-    """Return the registered name that a user's name matches; None if none or several match."""
+    """Return the registered name that a user's name matches; None if none match or several do."""
     names = list(known)
     if name in names:
         return name

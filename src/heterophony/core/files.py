@@ -1,4 +1,4 @@
-"""Files: limited reads, atomic writes, locks, secrets, archives, and names and text made safe to print."""
+"""Files: size-limited reads, atomic writes, locks, secrets, archives, and names and text safe to print."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from typing import Any, BinaryIO
 from .errors import BusyError, FolderError, StorageError
 from .temporary import temporary_folder
 
-JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of one line of JSON
-DATA_LIMIT = 1 << 34  # bytes of a file of examples
+JSON_LIMIT = 1 << 28  # size limit of a JSON file, or of one line of JSON, in bytes
+DATA_LIMIT = 1 << 34  # size limit of a file of examples, in bytes
 EXPANSION_LIMIT = 200  # largest expansion of a compressed file, if it exceeds the next size
 SMALL_BYTES = 1 << 28
-TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configuration
+TEXT_LIMIT = 1 << 22  # size limit of a file that people write, such as a configuration, in bytes
 
 
 class UnsuitableFileError(OSError):
-    """A file is a device, a pipe, a folder or a link, or exceeds its size limit."""
+    """Raised when a file is a device, a pipe, a folder or a link, or exceeds its size limit."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EINVAL, reason)
@@ -90,7 +90,7 @@ def read_regular_file(path: Path, limit: int) -> bytes:
     """Read a whole regular file of at most ``limit`` bytes."""
     with open_regular_file(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:  # it grew, or its size is unknown as in /proc
+    if len(content) > limit:  # the file grew, or its size is unknown, as in /proc
         raise UnsuitableFileError(f"it is larger than {limit} bytes")
     return content
 
@@ -101,7 +101,7 @@ def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
 
 
 def check_expansion(compressed: int, expanded: int) -> None:
-    """Raise an error for a compressed file that expands far more than real data do (a decompression bomb)."""
+    """Raise an error if a compressed file expands far more than real data do (a decompression bomb)."""
     if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
         raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
 
@@ -117,7 +117,7 @@ def decompress_gzip(blob: bytes) -> bytes:
 
 # Writing ----------------------------------------------------------------------------------------
 
-UNFINISHED = ".new"  # the end of the name of a file that is being written
+UNFINISHED = ".new"  # suffix of a file that is still being written
 
 
 def write_atomically(
@@ -148,7 +148,7 @@ def write_atomically(
 
 
 def remove_unfinished_files(folder: Path, below: bool = True) -> None:
-    """Remove files that killed processes left unfinished in a folder and ``below`` it.
+    """Remove files that killed processes left unfinished in a folder and in its subfolders ``below``.
 
     No other process may be writing there.
     """
@@ -235,7 +235,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock a folder for this process. The lock is released when the process exits, even in a crash.
+    """Lock a folder for this process. The lock is released when the process exits, even if it crashes.
 
     Names in the folder that a killed process did not sync are synced, so readers can rely on them.
     """
@@ -325,7 +325,7 @@ SECRET_BYTES = 32
 def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> bytes:
     """Read the secret of a run folder; if there is none and ``create`` allows it, draw and store one.
 
-    Call ``warn`` if other users of the machine may read it.
+    Call ``warn`` if other users of the machine may read the secret.
     """
     path = folder / SECRET_FILE
     if not path.exists():
@@ -348,7 +348,7 @@ def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> by
 
 
 def digest_secret(folder: Path) -> str:
-    """Return a digest that identifies the secret of a run folder; an empty string if it has none."""
+    """Return a digest that identifies a run folder's secret; an empty string if the folder has none."""
     path = folder / SECRET_FILE
     with translate_disk_errors(path):
         if not path.exists():
@@ -358,7 +358,7 @@ def digest_secret(folder: Path) -> str:
 
 
 def draw_secret() -> bytes:
-    """Draw the secret that seeds a run's noise from the operating system's random source."""
+    """Draw a secret, which seeds a run's noise, from the operating system's random source."""
     return os.urandom(SECRET_BYTES)
 
 
@@ -382,8 +382,8 @@ def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
 
 
 ARCHIVE_SUFFIX = ".zip"
-ARCHIVE_LIMIT = 1 << 30  # bytes of an archive, and of its content
-MEMBER_LIMIT = 100_000  # files in an archive
+ARCHIVE_LIMIT = 1 << 30  # size limit of an archive, and of its content, in bytes
+MEMBER_LIMIT = 100_000  # number of files allowed in an archive
 # the earliest date of the zip format, for all files: equal files give equal archives
 FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}

@@ -29,15 +29,15 @@ from .tasks import Criterion
 from .tensors import Tensors, params
 from .training import SGD, Optimizer, Training, create_optimizer
 
-Pull = Callable[[Tensors], Tensors]  # term added to the gradient, from the trained parameters
+Pull = Callable[[Tensors], Tensors]  # trained parameters -> term to add to the gradient
 
 GATHERED_BYTES = 1 << 20  # network input of a whole group, gathered at once
-GROUP_SIZE = 32  # clients that train together; more are hardly faster
-GROUP_PARAMETERS = 200_000  # largest net in a group; a larger one alone keeps a core busy
+GROUP_SIZE = 32  # clients that train together; larger groups are hardly faster
+GROUP_PARAMETERS = 200_000  # largest net in a group; a single larger net already keeps a core busy
 
 
 class DrawingPullError(Exception):
-    """A ``pull`` draws random numbers: without autograd it would draw them in another order."""
+    """Raised when a ``pull`` draws random numbers: without autograd, their order would be different."""
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]
 
 
 def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Gather the mini-batches of several clients for some steps, by step, client and position.
+    """Gather several clients' mini-batches for some steps, indexed by step, client and position.
 
     If a client has fewer steps or a shorter mini-batch, arbitrary examples fill its places.
     """
@@ -218,7 +218,7 @@ class GroupRun:
                 self.update(first, last, step)
 
     def split_clients(self, step: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Split the clients that have this step into ranges with mini-batches of one size."""
+        """Split the clients that have this step into ranges with equal mini-batch sizes."""
         sizes = [p.sizes[step] for p in self.passes[:count] if len(p.sizes) > step]
         first = 0
         for i in range(1, len(sizes) + 1):
@@ -227,7 +227,7 @@ class GroupRun:
                 first = i
 
     def get_frame(self, first: int, last: int, size: int, x: Tensor) -> Frame:
-        """Return the operations of a training step for these clients and this mini-batch size, built on first use."""
+        """Return the operations of the clients' training steps at this mini-batch size, built on first use."""
         key = (first, last, size)
         if key not in self.frames:
             layers = self.passes[0].layers
@@ -284,7 +284,7 @@ class GroupRun:
                 self.stack.grads[k].each[i].add_(term)
 
     def update(self, first: int, last: int, step: int) -> None:
-        """Make one SGD step for these clients; the first one creates the momentum of clients that have none."""
+        """Make one SGD step for these clients; the first step creates momentum for clients that have none."""
         fresh = self.is_fresh[first:last] if step == 0 and self.stack.momentum else [False]
         if len(set(fresh)) == 1:
             self.get_update(first, last)(fresh[0])
@@ -309,15 +309,15 @@ def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
 
 # The self-test --------------------------------------------------------------------------------------
 
-CHECKED_STEPS = 2  # the first step fills the momentum
-# results of self-tests in this process, by shapes
+CHECKED_STEPS = 2  # two: the first step only fills the momentum
+# self-test results of this process, by shapes
 VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()
 
 
 def check_pass(one: DirectPass) -> tuple[bool, int]:
     """Check on random examples whether a training pass gives the same bits as autograd, alone and in a group.
 
-    Return True or False for alone, and the packing that works in a group (0 if none does). Each shape
+    Return whether it does alone, and the packing with which it does in a group (0 if none does). Each shape
     is checked once per process.
     """
     found = list[tuple[bool, int]]()
@@ -352,7 +352,7 @@ def compare_with_autograd(one: DirectPass, size: int) -> tuple[bool, int]:
         for packing in packings if count > 1 else ():
             if all(test.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
                 return True, packing
-    except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for
+    except (RuntimeError, NotImplementedError):  # a layer that fails on this shape
         return False, 0
     return True, 0
 

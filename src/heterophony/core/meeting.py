@@ -23,7 +23,7 @@ MEETING = ContextVar["Meeting[object] | None"]("meeting", default=None)
 
 @dataclass(eq=False)
 class WaitingPass:
-    """A pass, the packing that it needs, and whether it has run."""
+    """A training pass, the packing that it needs, and whether it has run."""
 
     one: DirectPass
     packing: int
@@ -32,7 +32,7 @@ class WaitingPass:
 
 
 class Meeting(Generic[Result]):
-    """Jobs that run nested, and the training passes that wait until all have arrived."""
+    """Jobs that run nested, and the training passes that wait until all clients have arrived."""
 
     def __init__(self, jobs: Sequence[Callable[[], Result]]) -> None:
         self.left = list(enumerate(jobs))[::-1]
@@ -40,7 +40,7 @@ class Meeting(Generic[Result]):
         self.waiting = list[WaitingPass]()
 
     def run(self) -> list[Result]:
-        """Run all jobs; return their results in order, or raise the error of the first job that failed."""
+        """Run all clients' jobs; return their results in order, or raise the error of the first failed job."""
         token = MEETING.set(self)  # type: ignore[arg-type]
         try:
             while self.left:
@@ -55,13 +55,13 @@ class Meeting(Generic[Result]):
         """Run the next job up to its end; jobs that it starts in turn run inside this call."""
         number, job = self.left.pop()
         try:
-            with torch.enable_grad():  # even if the waiting client has switched it off
+            with torch.enable_grad():  # even if the waiting client has switched gradients off
                 self.results[number] = job()
         except Exception as error:  # only this job fails: the waiting client continues
             self.errors[number] = error
 
     def join(self, one: DirectPass, packing: int) -> None:
-        """Wait until all other jobs have started, then run the pass together with theirs."""
+        """Wait until all other jobs have started, then run this training pass together with theirs."""
         mine = WaitingPass(one, packing)
         self.waiting.append(mine)
         while self.left and not mine.has_run:
@@ -72,7 +72,7 @@ class Meeting(Generic[Result]):
             raise mine.error
 
     def run_waiting(self) -> None:
-        """Run all waiting passes; those with equal keys run together."""
+        """Run all waiting training passes; those with equal keys run together."""
         groups = dict[tuple[object, ...], list[WaitingPass]]()
         for each in self.waiting:
             groups.setdefault((each.one.key, each.packing), []).append(each)
@@ -88,7 +88,7 @@ class Meeting(Generic[Result]):
 
 
 def train_directly(one: DirectPass, packing: int) -> bool:
-    """Run a pass, together with those of a meeting if there is one; return False if it needs autograd."""
+    """Run a pass, in the current meeting of clients if any; return False if it needs autograd."""
     meeting = MEETING.get()
     try:
         if meeting is None or not packing:

@@ -54,7 +54,7 @@ class Net(nn.Module):
 
     @property
     def smallest(self) -> Net:
-        """A copy of the smallest net of the run's clients; of this net if all are equal."""
+        """A copy of the smallest net among the run's clients; a copy of this net if all are equal."""
         return copy_module(min(self.others or (self,), key=count_parameters))
 
 
@@ -64,7 +64,7 @@ Memo = dict[int, Any]  # as ``deepcopy`` uses it: the copy of every object that 
 IMMUTABLE = {NoneType, bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
 CONTAINERS = {dict, OrderedDict, set, list}
 TENSOR_DICTS, MODULE_DICT = ("_parameters", "_buffers"), "_modules"
-# these methods only add attributes that files of old versions of torch lack
+# these methods only add attributes that files from old torch versions lack
 PLAIN_SETSTATES = (nn.Module.__setstate__, nn.modules.conv._ConvNd.__setstate__)
 PLAIN_LOADERS = (
     nn.Module._load_from_state_dict,
@@ -79,7 +79,7 @@ def copy_module(module: Module) -> Module:
 
 
 def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
-    """Copy a module that may be part of another; use ``deepcopy`` for everything that is not plain."""
+    """Copy a module that may be part of another one; use ``deepcopy`` for everything that is not plain."""
     if id(module) in memo:
         known: nn.Module = memo[id(module)]
         return known
@@ -114,7 +114,7 @@ def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
 
 def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
     """Copy a parameter or buffer of a module, as ``deepcopy`` does."""
-    # this method also looks into the memo; deepcopy would call it after some searching
+    # this method also consults the memo; deepcopy would call it only after several lookups
     copied: Tensor = type(tensor).__deepcopy__(tensor, memo)
     return copied
 
@@ -135,7 +135,7 @@ def is_copied_plainly(kind: Any) -> bool:
 
 
 def count_parameters(net: nn.Module) -> int:
-    """Return the number of parameters of a net, counting every entry."""
+    """Return the number of parameters of a net, counting every tensor entry."""
     return sum(p.numel() for p in net.parameters())
 
 
@@ -235,7 +235,7 @@ def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def find_aliases(module: nn.Module) -> dict[str, str]:
-    """Find tensors with several names, such as tied weights; map each further name to the first one."""
+    """Find tensors with several names, such as tied weights; map every other name to the first."""
     first, found = dict[int, str](), dict[str, str]()
     for name, tensor in iterate_tensors(module):
         known = first.setdefault(id(tensor), name)

@@ -19,8 +19,8 @@ from .errors import ConfigError
 from .files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 
 Sources = Mapping[str, tuple[str, str]]  # module name -> (file, source text)
-LIBRARIES = ("timm", "transformers")  # names such as timm:resnet18 are models of these, not modules
-LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loaded by their path
+LIBRARIES = ("timm", "transformers")  # not modules: their models are named timm:resnet18 and so on
+LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loaded by path
 
 
 def find_module_file(name: str) -> str | None:
@@ -41,7 +41,7 @@ def find_module_file(name: str) -> str | None:
 
 
 def find_spec_of_part(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
-    """Find the import spec of a module or of a part of a package, as ``import`` will find it."""
+    """Find the import spec of a module, or of a module inside a package, as ``import`` would."""
     for finder in sys.meta_path:
         if (found := finder.find_spec(name, search)) is not None:
             return found
@@ -177,10 +177,10 @@ def load_source(name: str, path: str, text: str) -> None:
     """Run source text as a module, which can then be imported by its name."""
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = path
-    exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102  # the caller vouches for it
+    exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102  # the caller vouches for the source
 
 
 def load_sources(sources: Sources) -> None:
-    """Load, in a worker, the user's modules that the driver has loaded by their paths."""
+    """In a worker, load the user's modules that the driver loaded by path."""
     for name, (path, text) in sources.items():
         load_source(name, path, text)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .accelerator import get_compute
 
-GENERATORS = threading.RLock()  # held by the thread that has seeded the global generators
+GENERATORS = threading.RLock()  # held by the thread that seeded the global generators
 
 
 def derive_seed(*key: object) -> int:
@@ -35,8 +35,8 @@ def make_generator(*key: object) -> np.random.Generator:
 def seeded(*key: object) -> Iterator[None]:
     """Seed torch's global generators by the key; restore their states at the end.
 
-    These are the CPU's generator and, in a job on another device, also that of the device. All
-    threads of a process share them, so other threads wait before such a block.
+    These are the CPU's generator and, for a job on another device, that device's generator as well. All
+    threads of a process share these generators, so other threads wait before such a block.
     """
     generator, device = torch.default_generator, get_compute().device
     seed = derive_seed(*key)
@@ -52,7 +52,7 @@ def seeded(*key: object) -> Iterator[None]:
 
 @contextmanager
 def seeded_on_device(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generator of a device; restore its state at the end."""
+    """Seed a device's generator; restore its state at the end."""
     before, module = get_device_state(device), torch.get_device_module(device)
     try:
         # manual_seed seeds the current device, which each thread chooses for itself

@@ -1,4 +1,4 @@
-"""Examples made of several arrays or of sequences of different lengths, packed as rows of one tensor.
+"""Examples with several arrays, or sequences of different lengths, packed as rows of one tensor.
 
 A pool of examples is always one tensor: a row of 32-bit words holds the bytes of all arrays of an
 example. A hook in front of the net unpacks a mini-batch, pads its sequences to the longest one, and
@@ -45,7 +45,7 @@ class Field:
         return f"{self.name} {'up to ' * self.is_sequence}{sides}"
 
     def convert(self, values: Tensor) -> Tensor:
-        """Convert stored values to network input: bytes to [-1, 1]; other values are unchanged."""
+        """Convert stored values to network input: uint8 to [-1, 1]; other values are unchanged."""
         if values.dtype != torch.uint8:
             return values
         values = BYTES_TO_PLUS_MINUS_ONE(values)
@@ -84,7 +84,7 @@ class Record:
             self.fields, rows.split([f.words for f in self.fields], 1), strict=True
         ):
             lengths = words[:, 0].clamp(1, field.shape[0]) if field.is_sequence else None
-            # new memory: a type of eight bytes cannot start at every word
+            # new memory: an 8-byte type must not start at an odd word
             flat = words[:, int(field.is_sequence) :].clone(memory_format=torch.contiguous_format)
             values = flat.view(DTYPES[field.dtype])[:, : prod(field.shape)]
             values = values.reshape(len(rows), *field.shape)
@@ -103,7 +103,7 @@ class Record:
 
 
 def make_padding_mask(lengths: Tensor, longest: int) -> Tensor:
-    """Make the mask of padded sequences, batch × longest: True for values, False for padding."""
+    """Make the mask of padded sequences (batch × longest length): True for values, False for padding."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 

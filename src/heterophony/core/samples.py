@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .accelerator import ON_CPU, Compute
 
-DRAWS_PER_IMAGE = 4  # uniform numbers in [0, 1) for: flip, shift down, shift right, angle
+DRAWS_PER_IMAGE = 4  # uniform numbers in [0, 1): for flip, shift down, shift right, angle
 # positions are whole numbers of 1/65536 pixel, so that they are equal on every machine
 FIXED_POINT_SCALE = 1 << 16
 
@@ -24,7 +24,7 @@ ImageDraws = Callable[[Tensor], Tensor]  # rows of a pool -> uniform numbers, ro
 class RandomImageTransform:
     """Crop, flip and rotate images at random, in this order. Pixels from outside are black.
 
-    Pixels are moved, not interpolated, so bytes stay bytes. (Flipping before cropping would give
+    Pixels are moved, not interpolated, so uint8 images stay uint8. (Flipping before cropping would give
     the same distribution of images.)
     """
 
@@ -76,7 +76,7 @@ def draw_uniforms(images: int, source: torch.Generator) -> Tensor:
 
 
 def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute, for an image rotated anticlockwise, the position from which each pixel is taken."""
+    """Compute the position from which each pixel of an image rotated anticlockwise is taken."""
     radians = degrees.deg2rad()
     cos, sin = radians.cos(), radians.sin()
     centre = [(n.numel() - 1) / 2 for n in (down, right)]
@@ -105,15 +105,15 @@ def is_within(position: Tensor, size: int) -> Tensor:
 
 
 GATHERED_BYTES = 1 << 18  # network input gathered at once, small enough for the cache
-GATHERED_ITEM_BYTES = 4  # bytes of a float; tokens are larger, but their rows are short
-ALIGNMENT = 64  # bytes, to which torch aligns all memory
+GATHERED_ITEM_BYTES = 4  # bytes per float; tokens take more bytes, but their rows are short
+ALIGNMENT = 64  # torch aligns all memory to this many bytes
 
 
 @dataclass(frozen=True)
 class Scale:
     """Convert stored values to network input: ``(x / unit - mean) / std``.
 
-    ``unit`` is the largest stored value (255 for bytes). ``mean`` and ``std`` hold one number, or
+    ``unit`` is the largest stored value (255 for uint8). ``mean`` and ``std`` hold one number, or
     one per channel. Sequences of integers (tokens) are not changed.
     """
 
@@ -151,7 +151,7 @@ class Samples:
     x: Tensor  # the examples of the pool, as stored
     y: Tensor  # the labels of the pool
     scale: Scale = Scale()
-    rows: Tensor | None = None  # the selected rows of the pool; None: all
+    rows: Tensor | None = None  # the selected rows of the pool; None selects all
     image_transform: RandomImageTransform | None = None  # applied in training only
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class Samples:
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
     def number(self) -> Samples:
-        """Return the same examples with their positions as labels, so that a loss knows which they are."""
+        """Return the same examples with their positions as labels, so that a loss can identify them."""
         numbers = torch.arange(len(self.y))
         if self.rows is not None:
             numbers[self.rows] = torch.arange(len(self.rows))
@@ -241,7 +241,7 @@ class ClientData:
         return self.train.count_classes(self.classes)
 
 
-RESIDENT_BYTES = 1 << 30  # per client; batches of larger data are copied when they are used
+RESIDENT_BYTES = 1 << 30  # in bytes per client; larger data are copied batch by batch, when used
 Key = tuple[Hashable, ...]  # identifies examples of one federation
 
 
@@ -309,7 +309,7 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def place_samples(samples: Samples, compute: Compute, key: Key | None = None) -> Samples:
     """Return the samples on the job's device; on the CPU, return the same object.
 
-    With a ``key``, they stay in the device's cache for later jobs.
+    With a ``key``, the samples stay in the device's cache for later jobs.
     """
     if compute.is_cpu:
         return samples

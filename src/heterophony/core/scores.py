@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# prefix of metrics in replies; a training phase or a measure such as P follows
+# prefix of metrics in replies, followed by a training phase or a measure such as P
 LOSS_PREFIX = "loss/"
 TaskName = Literal["classification", "regression", "multilabel", "sequence"]
 Pooling = Literal["mean", "square", "log"]
@@ -29,13 +29,13 @@ SCALES: dict[Pooling, tuple[Callable[[float], float], Callable[[float], float]]]
 class MetricInfo:
     """A metric besides the score.
 
-    ``pooling`` is the scale on which values are averaged over clients, weighted by test examples.
+    ``pooling`` is the scale on which values are averaged over clients, weighted by their test examples.
     """
 
     name: str
     tasks: tuple[TaskName, ...] = ()
     pooling: Pooling = "mean"
-    percent: bool = False  # is the metric a share, shown in percent?
+    percent: bool = False  # whether the metric is a fraction, shown in percent
     title: str = ""  # title in tables; default: the name
 
     def pool(self, values: Sequence[float | None], weights: Sequence[int]) -> float | None:

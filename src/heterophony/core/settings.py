@@ -147,7 +147,7 @@ def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
     """Return True if a number is within the limits of its setting."""
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     return (
-        (value - value == 0 or (value == inf and bool(f.metadata.get("infinite"))))  # no NaN
+        (value - value == 0 or (value == inf and bool(f.metadata.get("infinite"))))  # rejects NaN
         and (low is None or value >= low)
         and (high is None or value <= high)
         and (above is None or value > above)

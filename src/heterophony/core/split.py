@@ -91,7 +91,7 @@ def split(module: nn.Module, head: str | int | None = None, example: Tensor | No
 
 
 def cut_module(module: nn.Module, cut: Cut) -> Net:
-    """Cut a module into base and head. The net reuses the module itself."""
+    """Cut a module into base and head. The net reuses the module itself, not a copy."""
     if cut.logits:
         module = Logits(module)
     if cut.way == "whole":
@@ -172,7 +172,7 @@ def find_called(module: nn.Module, paths: list[str]) -> list[str]:
 
 
 def list_children(module: nn.Module, prefix: str = "") -> list[str]:
-    """List the paths of a module's children with parameters; look inside if there is only one."""
+    """List the paths of a module's children with parameters; look inside a child if it is the only one."""
     paths = []
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):  # is never called itself
@@ -210,7 +210,7 @@ def choose_way(module: nn.Module, head: str, record: CallRecord | None) -> Cut:
     try:
         graph = trace_module(copy, [head])
     except UntraceableError as error:
-        if record is None or record.ends_with(head):  # both are called to verify this
+        if record is None or record.ends_with(head):  # both parts are called to verify this
             return Cut(head, "replace")
         raise make_split_error(module, str(error)) from None
     try:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from .files import clean_text
 
-# one console for all output: lines printed while a bar is shown stay above it
+# one console for all output, so that lines printed while a bar is shown stay above it
 STDERR = Console(stderr=True)
 LOG_SECONDS = 30.0  # seconds between two lines in a log
 NOTEBOOK_SECONDS = 0.5  # seconds between two changes of the line in a notebook
@@ -41,10 +41,10 @@ class LogLines:
         self._thread.start()
 
     def update(self) -> None:
-        """Do nothing: the next printed line shows the change."""
+        """Ignore the update: the next printed line shows it."""
 
     def stop(self) -> None:
-        """Print no more lines. A signal handler may call this, so it does not wait."""
+        """Stop printing lines. A signal handler may call this method, so it does not wait."""
         self._stopped.set()
 
     def print_line(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks (loss, targets, and the score that G and P measure), and further metrics."""
+"""Tasks (loss, targets, and the score that G and P measure) and additional metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from .errors import ConfigError, suggest_or_list
 from .scores import CONFUSION, METRICS, TaskName
 
-Criterion = Callable[[Tensor, Tensor], Tensor]  # loss from the net's output and the targets
+Criterion = Callable[[Tensor, Tensor], Tensor]  # net's output, targets -> loss
 
-IGNORED_TOKEN = -100  # a target of a sequence that does not count, such as padding
+IGNORED_TOKEN = -100  # a sequence target that is ignored, such as padding
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Task:
     name: TaskName
     loss: Criterion  # mean loss of a mini-batch
     list_losses: Criterion  # losses of single examples, in float64
-    # scores from output, targets and variance
+    # output, targets, variance -> scores
     score_examples: Callable[[Tensor, Tensor, Tensor], Tensor]
-    metrics: tuple[str, ...]  # other metrics that are measured by default
+    metrics: tuple[str, ...]  # additional metrics measured by default
     output: str  # description of the net's output for one example; {n} is a number
 
 
@@ -127,7 +127,7 @@ def compute_target_variance(y: Tensor) -> Tensor:
     return torch.where(variance > 0, variance, 1.0)
 
 
-# metric from all outputs and all targets
+# all outputs, all targets -> metric
 MetricFunction = Callable[[Tensor, Tensor], float | Tensor]
 
 
@@ -164,7 +164,7 @@ def compute_f1(output: Tensor, y: Tensor) -> float:
 def compute_auc(output: Tensor, y: Tensor) -> float:
     """Compute the area under the ROC curve of each class or label against the rest; average them.
 
-    A class is not counted if all of the client's examples have it, or none.
+    A class is left out if all of the client's examples have it, or none do.
     """
     from sklearn.metrics import roc_auc_score  # slow to import
 
@@ -212,7 +212,7 @@ COMPUTE: dict[str, MetricFunction] = {
 
 
 def count_confusions(output: Tensor, y: Tensor) -> dict[str, float]:
-    """Count the examples of each true and predicted class, as in ``confusion_3_5``; leave out zeros."""
+    """Count the examples per pair of true and predicted class (``confusion_3_5``); leave out zeros."""
     pairs = torch.stack([y, output.argmax(1)], dim=1)
     cells, counts = pairs.unique(dim=0, return_counts=True)
     cells_and_counts = zip(cells.tolist(), counts.tolist(), strict=True)
@@ -246,7 +246,7 @@ def choose_metrics(chosen: Sequence[str | MetricFunction], task: TaskName) -> tu
 
 
 def name_own_metric(function: MetricFunction) -> str:
-    """Return the name of a user's metric; raise ConfigError if it is no identifier or a built-in metric."""
+    """Return a user's metric's name; raise ConfigError if it is not an identifier or is built in."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier() or len(name) > 40:
         raise ConfigError(

@@ -4,7 +4,7 @@ The functions at the end convert between a module and its tensors: ``weights`` a
 its tensors, ``params`` returns the live parameters, ``frozen`` copies the module, and
 ``load_into_net`` writes tensors back.
 
-Parameters that are frozen when a run starts are *given*: all clients have them, none trains or sends
+Parameters that are frozen when a run starts are *given*: all clients have them, but none trains or sends
 them. ``weights``, ``params`` and ``state`` leave them out.
 """
 
@@ -91,7 +91,7 @@ class Tensors(dict[str, Tensor]):
         return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
-        """Prefix the name of every tensor: ``w`` becomes ``own.w`` under ``own.``."""
+        """Prefix the name of every tensor: ``under("own.")`` turns ``w`` into ``own.w``."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
     def below(self, prefix: str) -> Tensors:
@@ -178,14 +178,14 @@ def copy_net(net: Module) -> Module:
 
 
 def share_memory(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a copy of a given parameter in the same memory, which can move to a GPU on its own."""
+    """Return a parameter that shares a given one's memory but can move to a GPU separately."""
     shared = nn.Parameter(parameter.detach(), requires_grad=False)
     setattr(shared, GIVEN_MARK, True)
     return shared
 
 
 def state(net: nn.Module) -> Tensors:
-    """Return a detached copy of the net's parameters and buffers; tied ones once, without given ones."""
+    """Return a detached copy of the net's parameters and buffers: tied ones once, given ones not at all."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
     tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
@@ -232,7 +232,7 @@ def list_moves(up: Tensors, received: Tensors) -> list[str]:
 
 
 def is_movable(after: Tensor, before: Tensor) -> bool:
-    """Return True if a sent tensor is a change of a received one: both have one shape, and it is no integer."""
+    """Return True if a sent tensor is a change of a received one: same shape, no integer type."""
     return after.is_floating_point() and after.shape == before.shape
 
 
@@ -242,7 +242,7 @@ def compute_moves(up: Tensors, received: Tensors) -> Tensors:
 
 
 def apply_moves(up: Tensors, received: Tensors, moves: Tensors) -> Tensors:
-    """Replace the moves in the tensors of a reply by these; leave its other tensors unchanged."""
+    """Replace the moves in a reply's tensors with these; leave its other tensors unchanged."""
     return up | {k: (received[k].double() + v).to(up[k].dtype) for k, v in moves.items()}
 
 

@@ -17,11 +17,11 @@ CONSTANT = "_tensor_constant"  # how torch.fx names tensors that a forward creat
 
 
 class UntraceableError(Exception):
-    """The operations cannot be recorded or cut; the message says why."""
+    """Raised when the operations cannot be recorded or cut; the message says why."""
 
 
 class ByMode(nn.Module):
-    """Returns one constant in training and another in evaluation, as ``self.training`` does."""
+    """Returns one constant in training and another in evaluation, in place of ``self.training``."""
 
     def __init__(self, in_training: Any, in_evaluation: Any) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ByMode(nn.Module):
 
 
 class Part(fx.GraphModule):
-    """One part of a module's operations. Copies, which every job makes, share the generated code."""
+    """One part of a module's operations. Every job copies it; the copies share the generated code."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Part:
         new = object.__new__(type(self))

@@ -70,7 +70,7 @@ class Optimizer(ABC):
 
 
 def group_by_dtype(named: Tensors) -> list[list[str]]:
-    """Group the names of parameters by dtype: a call of a kernel accepts only one dtype."""
+    """Group the names of parameters by dtype: one kernel call accepts only one dtype."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():
         parts.setdefault(v.dtype, []).append(name)
@@ -128,7 +128,7 @@ class Adam(Optimizer):
     """Adam, or AdamW if ``how.optimizer`` is ``adamw``; each parameter counts its own steps."""
 
     def load_state(self, kept: Tensors) -> None:
-        """Load the moments and the numbers of steps."""
+        """Load the moments and the step counts."""
         self.means = self.copy_buffers(kept.below("exp_avg/"))
         self.squares = self.copy_buffers(kept.below("exp_avg_sq/"))
         self.steps = {k: v.clone() for k, v in kept.below("step/").items() if k in self.named}
@@ -137,7 +137,7 @@ class Adam(Optimizer):
         self.beta1, self.beta2 = self.how.betas or (0.0, 0.0)
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return the moments and the numbers of steps."""
+        """Return the moments and the step counts."""
         moments = {"exp_avg/": self.means, "exp_avg_sq/": self.squares, "step/": self.steps}
         return {prefix + k: v for prefix, part in moments.items() for k, v in part.items()}
 
@@ -173,7 +173,7 @@ class Adam(Optimizer):
 
 
 class OwnOptimizer(Optimizer):
-    """Wraps an optimiser of torch or of the user; its state must consist of tensors."""
+    """Wraps one of torch's or the user's own optimisers; its state must consist of tensors."""
 
     def load_state(self, kept: Tensors) -> None:
         """Create the user's optimiser and load its state, by names such as ``square_avg/head.weight``."""
@@ -288,7 +288,7 @@ class Training:
     def __post_init__(self) -> None:
         move_own_functions(self)
         values = {f.name: getattr(self, f.name) for f in list_settings(Training)}
-        # not a field: copies made by ``replace`` have all settings given
+        # not a field: in copies made by ``replace``, all settings count as given
         object.__setattr__(self, "_given", {k: v for k, v in values.items() if v is not None})
         for key, choices in CHOICES.items():
             usual = next(iter(choices.values()))  # replaces a wrong choice, which is refused below
@@ -303,7 +303,7 @@ class Training:
         """Return the factor by which the schedule scales every learning rate in round ``t`` = 0, 1, ….
 
         With w rounds of warm-up it is 1/(w+1), …, w/(w+1); then the schedule starts. Training after
-        the last round (of clients that join, or when tuning) uses the rate of the last round.
+        the last round (for clients that join, or when tuning) uses the last round's rate.
         """
         t = min(t, max(0, rounds - 1))
         if self.own_schedule is not None:
@@ -338,7 +338,7 @@ class Training:
     def to_settings(self) -> dict[str, Any]:
         """Return the training settings as they are stored in a file, without those that are None.
 
-        Settings that the first version did not have are left out at their defaults, so that older run
+        Settings that the first version lacked are left out if they have their defaults, so that older run
         folders can resume.
         """
         plain = asdict(self) | {"betas": None if self.betas is None else list(self.betas)}
@@ -349,12 +349,12 @@ class Training:
 
     @property
     def has_own_functions(self) -> bool:
-        """Return True if the optimiser or the schedule is a user's function, which no file can hold."""
+        """Return True if the optimiser or schedule is a user's function, which no file can store."""
         return self.own_optimizer is not None or self.own_schedule is not None
 
 
 def move_own_functions(training: Training) -> None:
-    """If the optimiser or schedule is a function, move it to its own field.
+    """If the optimiser or schedule is a function, move it to a separate field.
 
     Raise ConfigError for settings that only the built-in optimisers or schedules use.
     """

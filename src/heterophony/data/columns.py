@@ -1,4 +1,4 @@
-"""The columns of a table as network input: categories become inputs of 0 and 1, missing numbers the median.
+"""The columns of a table as network input: categories become 0/1 inputs, missing numbers the median.
 
 The medians, and the categories that become inputs, are fitted on training rows only. A trained
 model applies them to new rows.
@@ -33,7 +33,7 @@ CLOCK_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers or of categories; once fitted, ``fill`` replaces missing numbers."""
+    """A column of numbers or categories; once fitted, ``fill`` replaces missing numbers."""
 
     name: str
     categories: tuple[str, ...] = ()  # sorted; empty in a column of numbers
@@ -49,7 +49,7 @@ class Columns(tuple[Column, ...]):
     """The columns of a table, in order."""
 
     def accepts(self, rows: Any) -> bool:
-        """Return True if ``rows`` are rows of a table, which ``encode`` must convert to network input."""
+        """Return True if ``rows`` are table rows, which ``encode`` must convert to network input."""
         if self and hasattr(rows, "to_frame") and not is_frame(rows):  # a Series
             raise DataError(
                 "one row of a frame must stay a frame: frame.iloc[[0]], not frame.iloc[0]"
@@ -91,7 +91,7 @@ def parse_number(value: Any) -> float | None:
 
 
 def describe_unread_number(text: str) -> str:
-    """Explain why a cell such as ``1,5``, ``20 %`` or a date is not read as a number; empty for other texts."""
+    """Explain why a cell such as ``1,5``, ``20 %`` or a date is not read as a number; empty for other cells."""
     if THOUSANDS.fullmatch(text):
         other = f" or {text.replace(',', '.')}" if text.count(",") == 1 and "." not in text else ""
         return f"has a comma; write {text.replace(',', '')}{other}"
@@ -132,7 +132,7 @@ def list_text_cells(
 def parse_column(
     name: str, cells: Sequence[Any], where: str, categorical: bool = False
 ) -> tuple[Column, NDArray[np.float32]]:
-    """Convert the cells of a table column to numbers: a category to its position, a missing value to NaN."""
+    """Convert a table column's cells to numbers: a category to its position, a missing value to NaN."""
     given = [(row, cell) for row, cell in enumerate(cells) if not is_missing(cell)]
     if not given:
         raise DataError(f"{where}, column '{name}': all values are missing; leave out the column")
@@ -164,7 +164,7 @@ def parse_column(
 
 
 def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
-    """Fit the columns of a table on training rows: store their medians and the categories that occur."""
+    """Fit a table's columns on training rows: store the medians and the categories that occur."""
     fitted = []
     for column, values in zip(columns, x.T, strict=True):
         known = values[~np.isnan(values)]
@@ -192,7 +192,7 @@ def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDA
 
 
 def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
-    """Encode one column of new rows as network input, with the median and categories fitted in training."""
+    """Encode one column of new rows as network input, using the median and categories fitted in training."""
     given = [None if is_missing(cell) else cell for cell in cells]
     if column.categories:
         texts = [None if cell is None else str(cell).strip() for cell in given]
@@ -205,7 +205,7 @@ def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
 
 
 def list_columns(rows: Any) -> dict[str, list[Any]]:
-    """Return the cells of each column of a table: a frame, a dict of columns, or a list of dicts."""
+    """Return each column's cells from a table: a frame, a dict of columns, or a list of dicts."""
     if isinstance(rows, list | tuple):
         if not rows:
             raise DataError("there are no rows")

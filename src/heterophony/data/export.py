@@ -1,4 +1,4 @@
-"""Write federations in the formats of other platforms, from which they can be read back."""
+"""Write federations in other platforms' formats, from which they can be read back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def export_federation(federation: Federation, to: str, folder: Path) -> None:
 
 
 def needs_class_names(federation: Federation) -> bool:
-    """Return True if exported examples do not show all class names, so that a file must list them."""
+    """Return True if exported examples do not contain all class names, so that a file must list them."""
     if federation.task == "regression":
         return False
     counts = federation.count_labels() + federation.count_labels("test")
@@ -67,10 +67,10 @@ def get_network_inputs(federation: Federation, client: str, part: str) -> Exampl
 
 
 def get_stored_examples(federation: Federation, client: str, part: str) -> Examples:
-    """Return a client's examples as they are stored, images as bytes, and their targets.
+    """Return a client's examples as stored, images as uint8, and their targets.
 
-    If bytes are not scaled like images, readers of the file would misinterpret them: the examples are
-    then returned as network input.
+    If uint8 examples are not scaled like images, readers of the file would misinterpret them: they are then
+    returned as network input.
     """
     if federation.scale not in (BYTES_TO_PLUS_MINUS_ONE, Scale()):
         return get_network_inputs(federation, client, part)
@@ -115,7 +115,7 @@ def export_pfllib(federation: Federation, folder: Path) -> None:
 
 
 def pair_tokens_with_length(x: NDArray[np.int64]) -> NDArray[Any]:
-    """Pair each text's tokens with their number, as PFLlib expects in a folder whose name contains News."""
+    """Pair each text's tokens with the token count, as PFLlib expects in a folder whose name contains News."""
     pairs = np.empty((len(x), 2), object)
     for at, row in enumerate(x.tolist()):
         pairs[at, 0], pairs[at, 1] = row, len(row)
@@ -193,7 +193,7 @@ def export_huggingface(federation: Federation, folder: Path) -> None:
     """Export a federation for ``datasets.load_dataset``: PNG files for images, otherwise JSON lines."""
     shape, is_bytes = federation.shape, federation.scale == BYTES_TO_PLUS_MINUS_ONE
     is_image = is_bytes and len(shape) == 3 and shape[0] in (1, 3)
-    # bytes that are no images would be read as tokens
+    # uint8 examples that are no images would be read as tokens
     get = get_network_inputs if is_bytes and not is_image else get_stored_examples
     for part in PARTS:
         lines: list[dict[str, Any]] = []

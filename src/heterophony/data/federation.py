@@ -1,4 +1,4 @@
-"""The clients of a run and their data: one pool of examples, and each client's rows of this pool."""
+"""The clients of a run and their data: one pool of examples, and each client's rows of that pool."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Federation:
     test: Mapping[str, Tensor]
     transform: transforms.Transform | None = None
     skew: transforms.Skew | None = None  # alters each client's examples
-    new: tuple[str, ...] = ()  # clients that join after training and are not used before
+    new: tuple[str, ...] = ()  # clients that join after training; they are unused until then
     # client -> rows of the pool; empty if no examples are held out
     validation: Mapping[str, Tensor] = field(default_factory=dict)
     task: TaskName = "classification"
@@ -62,7 +62,7 @@ class Federation:
     columns: Columns = Columns()  # columns of a table: as read, then as fitted by ``encode_table``
     stored_sha256: str = ""  # for a table: digest of the rows before encoding
     record: Record | None = None  # layout of a row of the pool, for packed examples
-    # the section [data] that builds the same federation; None for arrays, and in changed copies
+    # the section [data] that builds the same federation; None for arrays and for changed copies
     recipe: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class Federation:
         return self.transform or unchanged
 
     def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
-        """Return a copy of the federation that stores the section [data] from which it is built."""
+        """Return a copy of the federation that records the section [data] from which it is built."""
         copy = replace(self)
         object.__setattr__(copy, "recipe", recipe)
         return copy
@@ -147,12 +147,12 @@ class Federation:
         )
 
     def sizes(self, part: str = "train") -> dict[str, int]:
-        """Return the number of examples of each client in one part."""
+        """Return each client's number of examples in one part."""
         return dict(self._sizes_by_part[part])
 
     @cached_property
     def _sizes_by_part(self) -> dict[str, dict[str, int]]:
-        """The sizes by part, computed once: every round needs them, and there may be many clients."""
+        """The client sizes by part, computed once: every round needs them, and there may be many clients."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {
             part: {c: len(rows[c]) if c in rows else 0 for c in self.clients}
@@ -160,14 +160,14 @@ class Federation:
         }
 
     def count_labels(self, part: str = "train") -> NDArray[np.int64]:
-        """Count the examples of each client and class (clients × classes); see ``count_targets``."""
+        """Count the examples per client and class (clients × classes); see ``count_targets``."""
         rows: Mapping[str, Tensor] = getattr(self, part)
         held = [self.y[rows[c]].numpy() for c in self.clients]
         return np.stack([count_targets(y, self.task, self.classes) for y in held])
 
     @cached_property
     def target_variance(self) -> Tensor:
-        """The variance of each target of a regression over the test examples of all clients."""
+        """The variance of each regression target over all clients' test examples."""
         return compute_target_variance(self.y[torch.cat([self.test[c] for c in self.clients])])
 
     def include_new_clients(self) -> Federation:
@@ -175,9 +175,9 @@ class Federation:
         return replace(self, new=())
 
     def set_aside_new_clients(self, share: float, seed: int) -> Federation:
-        """Return a copy of the federation in which a random share of the clients are new clients.
+        """Return a copy of the federation in which a random share of the clients become new clients.
 
-        Their number is rounded down, but at least one is new, and at least one trains.
+        The number of new clients is rounded down, but at least one is new, and at least one trains.
         """
         clients = tuple(self.train)
         if not share:
@@ -236,7 +236,7 @@ class Federation:
     def save_partition(self, path: Path, nets: Mapping[str, str] | None = None) -> None:
         """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``.
 
-        ``nets`` has the name of each client's net, if nets differ; only JSON stores it.
+        ``nets`` has the name of each client's net, if nets differ; only JSON stores these names.
         """
         shares = {c: Share(self.train[c].numpy(), self.test[c].numpy(), c) for c in self.train}
         for c, rows in self.validation.items():
@@ -335,7 +335,7 @@ def jensen_shannon(counts: LabelCounts) -> FloatArray:
         compute_entropy_bits((own + overall) / 2)
         - (compute_entropy_bits(own) + compute_entropy_bits(overall)) / 2
     )
-    return np.asarray(np.maximum(divergence, 0.0))  # rounding may have made it negative
+    return np.asarray(np.maximum(divergence, 0.0))  # rounding may make a divergence negative
 
 
 def normalise_counts(counts: LabelCounts) -> FloatArray:

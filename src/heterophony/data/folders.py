@@ -23,7 +23,7 @@ OWN_DATA = "own"  # the value of data.name
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The shape and the classes of all clients' examples, from the configuration."""
+    """The example shape and the classes that all clients have in common, from the configuration."""
 
     shape: tuple[int, ...]
     labels: tuple[str, ...]
@@ -52,7 +52,7 @@ class ExampleSpec:
 def find_client_data(
     path: Path, names: Sequence[str] = (), alone: str | None = None
 ) -> dict[str, Path]:
-    """Find the folder or ``.npz`` with the local data of each named client; without names, of all clients.
+    """Find each named client's folder or ``.npz`` of local data; without names, that of every client.
 
     If ``path`` itself holds the data of a single client, this client has the name ``alone``.
     """
@@ -109,7 +109,7 @@ def load_own_federation(
     seed: int,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """Read the local data of these clients; without a test set, split each client's data at random."""
+    """Read these clients' local data; without a test set, split each client's data at random."""
     sources = {c: read_client_data(path, spec) for c, path in paths.items()}
     first, types = next(iter(sources)), {c: s.x.dtype for c, s in sources.items()}
     for client, dtype in types.items():

@@ -36,7 +36,7 @@ def has_different_lengths(values: Any) -> bool:
 
 
 def pack_examples(parts: Sequence[Any], counts: Sequence[int]) -> tuple[NDArray[np.int32], Record]:
-    """Pack the examples of all parts, one part after the other; ``counts`` has the number of labels of each part."""
+    """Pack the examples of all parts, one part after another; ``counts`` has each part's number of labels."""
     forms = {find_packing_form(x, n) for x, n in zip(parts, counts, strict=True)}
     form: Form = next(f for f in ("dict", "tuple", "sequence") if f in forms)
     named = [name_arrays(x, form) for x in parts]
@@ -78,7 +78,7 @@ def check_count(name: str, values: Any, count: int) -> None:
 
 
 def join_values(name: str, parts: Sequence[Any]) -> Values:
-    """Join one input of the training and test examples: to one array, or to a list of sequences."""
+    """Join one input of the training and test examples into one array or list of sequences."""
     if not any(has_different_lengths(p) for p in parts):
         arrays = [arrange_values(name, np.asarray(p)) for p in parts]
         if len({a.shape[1:] for a in arrays}) == 1:
@@ -98,7 +98,7 @@ def join_values(name: str, parts: Sequence[Any]) -> Values:
 
 
 def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert numbers to a type that packed examples can have: bytes, bool, int64 or float32."""
+    """Convert numbers to a type that packed examples can have: uint8, bool, int64 or float32."""
     if values.dtype in (np.uint8, np.bool_):
         return values
     if np.issubdtype(values.dtype, np.integer):
@@ -111,7 +111,7 @@ def convert_type(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an array to a type that packed examples can have, and byte images to N×C×H×W."""
+    """Convert an array to a type that packed examples can have, and uint8 images to N×C×H×W."""
     values = convert_type(name, values)
     if 0 in values.shape[1:]:
         raise DataError(f"x: '{name}' is {'×'.join(map(str, values.shape))}: it has no values")
@@ -119,7 +119,7 @@ def arrange_values(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def move_channels_first(images: NDArray[Any]) -> NDArray[Any]:
-    """Return byte images N×H×W or N×H×W×C as N×C×H×W; other shapes are unchanged."""
+    """Return uint8 images N×H×W or N×H×W×C as N×C×H×W; other shapes are unchanged."""
     images = images[:, None] if images.ndim == 3 else images
     if images.ndim == 4 and images.shape[-1] in (1, 3, 4) and images.shape[1] not in (1, 3):
         return images.transpose(0, 3, 1, 2)
@@ -135,7 +135,7 @@ def describe_field(name: str, values: Values) -> Field:
 
 
 def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
-    """Pack one input of all examples into words; a sequence becomes its length and values padded with 0."""
+    """Pack one input of all examples into words; a sequence becomes its length and its padded values."""
     rows = np.zeros((len(values), field.words), np.int32)
     if isinstance(values, list):
         rows[:, 0] = [len(v) for v in values]
@@ -150,7 +150,7 @@ def pack_values(field: Field, values: Values) -> NDArray[np.int32]:
 
 
 def name_masks(fields: Sequence[Field], lengths: Mapping[str, list[int]]) -> tuple[Field, ...]:
-    """Add to each sequence field the name of its mask; sequences of the same lengths share one.
+    """Add to each sequence field the name of its mask; sequences with equal lengths share a mask.
 
     If the data include a mask, the fields are returned unchanged.
     """

@@ -21,7 +21,7 @@ from .transforms import Skew
 def hold_out_validation(federation: Federation, fraction: float, seed: int) -> Federation:
     """Hold out a fraction of each client's training examples.
 
-    New clients hold out examples too, so that a client trains on the same ones whenever it joins.
+    New clients hold out examples too, so that a client trains on the same examples whenever it joins.
     """
     if not fraction:
         return federation
@@ -43,7 +43,7 @@ def hold_out_validation(federation: Federation, fraction: float, seed: int) -> F
 
 
 def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
-    """Draw a client's rows to hold out for validation: never all of them.
+    """Draw a client's rows to hold out for validation, never all of its rows.
 
     A repeated row counts once: it must not be both trained on and held out.
     """
@@ -75,7 +75,7 @@ def partition_source(
     own_seed = getattr(partition, "seed", None)
     if own_seed is not None:
         terms = replace(terms, seed=own_seed)
-    by_file = isinstance(partition, FromFile)  # the digest must be that of the targets themselves
+    by_file = isinstance(partition, FromFile)  # its digest is of the original targets
     grouped = source if by_file else replace_targets_by_groups(source)
     found = compute_shares(partition, grouped, terms)
     if len(found) != clients:
@@ -135,7 +135,7 @@ def split_into_clients(
     validation_fraction: float = 0.0,
     names: Sequence[str] = (),
 ) -> Federation:
-    """Make a federation from a source that holds the data of one client after the other.
+    """Make a federation from a source that holds the clients' data one after another.
 
     Client i has the next ``sizes[i]`` examples. The first ``train_sizes[i]`` of them are for
     training or, if that is None, a random ``train_fraction``. Without names, clients are numbered.

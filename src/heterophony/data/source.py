@@ -1,4 +1,4 @@
-"""A data set before it is partitioned: examples, targets of every task, and the names of its clients."""
+"""A data set before it is partitioned: examples, targets for any task, and client names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..core.tasks import IGNORED_TOKEN
 from .columns import Columns, is_missing
 
 MAX_CLASSES = 1 << 20
-GROUPS = 10  # a regression's targets are cut into this many groups for partitions by label
+GROUPS = 10  # number of groups into which a regression's targets are cut for partitions by label
 
 
 def parse_targets(
     y: NDArray[Any], task: TaskName, name: str
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Check the targets of a data set for its task; return them in stored form, with the names of the classes."""
+    """Check a data set's targets for its task; return them in stored form, with the class names."""
     number = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
     whole = np.issubdtype(y.dtype, np.integer)
     if task == "classification":
@@ -84,7 +84,7 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
 def number_text_labels(
     texts: Sequence[Any], classes: int | Sequence[str] | None, where: str
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Convert text labels to numbers, by ``classes`` or in sorted order; also return the class names."""
+    """Convert text labels to numbers, in the order of ``classes`` or sorted; also return the class names."""
     if isinstance(classes, int):
         raise ConfigError(
             f"data.classes: is a number ({classes}), but the labels of {where} are names; list the"
@@ -103,7 +103,7 @@ def number_text_labels(
 def parse_text_labels(
     labels: Sequence[str], name: str
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Convert labels that are text to numbers: by value if all are digits, otherwise in sorted order."""
+    """Convert labels that are text to numbers: by value if all labels are digits, otherwise in sorted order."""
     check_labels_given(labels, name)
     texts = [label.strip() for label in labels]
     if all(text.isdecimal() for text in texts):
@@ -130,7 +130,7 @@ def describe_invalid_label(y: NDArray[Any]) -> str:
 
 
 def suggest_task(y: NDArray[Any]) -> str:
-    """Return a hint for an error message: how to convert the labels, or the task that allows them."""
+    """Return a hint for an error message: how to convert the labels, or which task allows them."""
     if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
         whole = y.size and (y == np.floor(y)).all()
         convert = "; if they are classes, use y.astype(int)" if whole else ""
@@ -167,7 +167,7 @@ def choose_target_names(
 
 
 def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], int]:
-    """Assign examples to groups that replace classes in partitions by label; also return the number of groups.
+    """Assign examples to groups that replace classes in partitions by label; also return the group count.
 
     Groups of a regression have equal sizes, by the first target. Examples with several labels are
     grouped by their first label. Sequences form one group.
@@ -183,7 +183,7 @@ def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], 
 
 
 def count_targets(y: NDArray[Any], task: TaskName, names: int) -> NDArray[np.int64]:
-    """Count the examples of each class or label, the tokens of sequences, or all examples of a regression."""
+    """Count the examples of each class or label, each token of sequences, or all examples of a regression."""
     if task == "multilabel":
         return np.asarray(y.sum(0), np.int64)
     if task == "regression":
@@ -226,9 +226,9 @@ class Source:
 
 
 def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Source:
-    """Return the source with the classes of ``data.classes``; without it, labels must be 0, 1, … without gaps.
+    """Return the source with the classes in ``data.classes``; by default, labels must be 0, 1, … without gaps.
 
-    The largest label does not determine the number of classes: labels 1, 2, 3 may be three.
+    The largest label does not determine the number of classes: labels 1, 2, 3 may be three classes.
     """
     if source.task != "classification":
         if classes is None:
@@ -277,7 +277,7 @@ T = TypeVar("T")
 
 
 def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
-    """Return the source with the client of each example as its user; names are in natural order."""
+    """Return the source with each example's client as its user; names are in natural order."""
     given: list[object] = clients.tolist() if hasattr(clients, "tolist") else list(clients)
     if len(given) != len(source.y):
         raise DataError(
@@ -347,7 +347,7 @@ def check_plain_name(name: str) -> str:
 
 
 def name_own_clients(own: Iterable[tuple[object, T]]) -> dict[str, T]:
-    """Map the clients' names, as text and in natural order, to their data; raise DataError for a duplicate."""
+    """Map clients' names, as text and in natural order, to their data; raise DataError for a duplicate."""
     by_name: dict[str, T] = {}
     for client, held in own:
         name = parse_client_name(client, "clients")

@@ -18,7 +18,7 @@ from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, RandomImageTransform, Sample
 from ..core.settings import construct, setting
 from .partitions.base import SeededRule
 
-UNCHANGED = "half"  # the data set's own scale: bytes to [-1, 1], numbers and tokens unchanged
+UNCHANGED = "half"  # the data set's own scale: uint8 to [-1, 1], other numbers and tokens unchanged
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def make_shape_error(name: str, wanted: str, shape: tuple[int, ...]) -> DataErro
     )
 
 
-CHUNK_SIZE = 500  # images at a time: as floats they take four times the memory of bytes
+CHUNK_SIZE = 500  # images at a time: as floats, they take four times the memory of uint8
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Noise(SeededRule):
         return float(make_generator(self.seed, "noise", client).uniform(0, self.level))
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """Add noise that depends only on seed, client and part, so that it is the same in every epoch."""
+        """Add noise that depends only on seed, client and part, and so is the same in every epoch."""
         draw = make_generator(self.seed, "noise", client, part)
         deviation = unit * self.draw_deviation(client)
 
@@ -183,7 +183,7 @@ def restore_dtype(x: Tensor, like: Tensor, unit: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SkewedSamples(Samples):
-    """Samples of one client with feature skew, computed on first use."""
+    """One client's samples with feature skew, computed on first use."""
 
     view: Callable[[Tensor], Tensor] = lambda x: x
 
@@ -193,7 +193,7 @@ class SkewedSamples(Samples):
         return self.view(super().get_all_stored())
 
     def select_examples(self, at: Tensor) -> Samples:
-        """Select among the altered examples, as noise depends on all examples of the client."""
+        """Select from the altered examples, because noise depends on all of the client's examples."""
         return Samples(self.skewed, self.labels, self.scale, at, self.image_transform)
 
     def get_stored(self, at: Tensor) -> Tensor:

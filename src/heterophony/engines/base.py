@@ -1,4 +1,4 @@
-"""The interface of an engine, the serial engine, and how jobs are divided among workers.
+"""The interface of an engine, the serial engine, and the division of jobs among workers.
 
 An engine runs ``work`` on jobs. No engine depends on an algorithm.
 """
@@ -25,14 +25,14 @@ from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
 
-AUTO_ADDRESS = "auto"  # join the cluster that this machine is a node of
+AUTO_ADDRESS = "auto"  # join the cluster that this machine belongs to
 ENGINES = {"serial": "base:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
-MAX_ATTEMPTS = 3  # worker deaths on one job after which the run stops
+MAX_ATTEMPTS = 3  # number of worker deaths on one job after which the run stops
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The cluster that the Ray engine uses, and what a job reserves there; neither changes a result."""
+    """The cluster that the Ray engine uses, and what a job reserves on it; neither changes results."""
 
     address: str | None = setting(
         None,
@@ -61,15 +61,15 @@ class ClusterShare:
 
     cluster: Cluster
     workers: int
-    environment: Mapping[str, str]  # variables with the token and address, to join the cluster
+    environment: Mapping[str, str]  # variables with token and address
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Which engine to use, how many jobs it runs at a time, and where it computes."""
+    """Which engine to use, how many jobs to run at a time, and on which devices."""
 
     name: str = "serial"
-    workers: int | None = None  # None: all cores or GPUs; how many share a GPU is then measured
+    workers: int | None = None  # None: all cores or GPUs, and a measured number of workers per GPU
     cluster: Cluster = LOCAL_CLUSTER  # only used by Ray
     compute: accelerator.Compute = accelerator.ON_CPU
 
@@ -78,7 +78,7 @@ SERIAL = EngineSpec()
 
 
 class Judge(Protocol):
-    """Limits how the updates of untrusted clients can change the model."""
+    """Limits how far untrusted clients' updates can change the model."""
 
     def check_merged(self, after: Server) -> None:
         """Raise CodecError if honest clients' updates cannot lead to this state of the server."""
@@ -97,20 +97,20 @@ class Engine(ABC):
         """Release the engine's processes and files; ``kind`` is the error that stops the run, if any."""
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return the clients to which the engine can give a job now, in the same order."""
+        """Return those of the clients to which the engine can give a job now, in the same order."""
         return list(clients)
 
     @abstractmethod
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        """Run jobs; yield their replies as they arrive, in any order. Some jobs may never reply."""
+        """Run jobs; yield their replies as they arrive, in any order. Some replies may never arrive."""
 
     @property
     def judge(self) -> Judge | None:
-        """The judge of the clients' updates; None if clients are trusted."""
+        """The judge of clients' updates; None if clients are trusted."""
         return None
 
     def describe_round(self) -> Mapping[str, Any] | None:
-        """Describe the last round of each board, by its name; None if there are no boards."""
+        """Describe each board's last round, by board name; None if there are no boards."""
         return None
 
 
@@ -173,15 +173,15 @@ def count_gpu_workers(compute: accelerator.Compute, each: int | None = None) -> 
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
-    """Sort jobs in starting order: training first, longest first; evaluations fill the gaps at the end."""
+    """Sort jobs in starting order: training first, longest jobs first; evaluations fill the gaps at the end."""
     return sorted(jobs, key=lambda j: (j.kind != "train", -j.cost))
 
 
-# batches per worker and kind of job: at the end of a round, a worker waits for one at most
+# batches per worker and kind of job: at the end of a round, workers wait for one batch at most
 BATCHES_PER_WORKER = 8
-MAX_JOBS = 32  # in a batch
+MAX_JOBS = 32  # largest number of jobs in a batch
 MAX_BLOCK_JOBS = 1024  # jobs in a batch of evaluations in blocks
-MAX_BYTES = 16 << 20  # limit on the models in a batch, unless a single one is larger
+MAX_BYTES = 16 << 20  # size limit of the models in a batch, unless a single model is larger
 
 
 def batch_by_plan(
@@ -197,8 +197,8 @@ def batch_jobs(
 ) -> list[list[Job]]:
     """Batch jobs in the order in which they should start: training first, the longest first.
 
-    ``in_groups`` is True if the clients of a batch train together, ``in_blocks`` if they are evaluated
-    together. Then larger batches are better.
+    ``in_groups`` is True if a batch's clients train together, ``in_blocks`` if they are evaluated together;
+    larger batches are then better.
     """
     ordered = sort_jobs(jobs)
     kinds = {kind: [j for j in ordered if j.kind == kind] for kind in ("train", "evaluate", "join")}
@@ -215,12 +215,12 @@ def batch_jobs(
 
 
 def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Job]]:
-    """Split jobs into batches of similar cost, of at most ``most`` jobs; their number is a multiple of ``parts``."""
+    """Split jobs into a multiple of ``parts`` batches, of similar cost and with at most ``most`` jobs."""
     times = -(-len(jobs) // (parts * most))
     share = sum(job.cost for job in jobs) / max(1, times * parts)
     batch, end, before = list[Job](), share, 0
     for job in jobs:
-        # a job belongs to the batch that contains its middle
+        # a job belongs to the batch that contains the middle of its cost
         if batch and (before + job.cost / 2 > end or len(batch) == most):
             yield batch
             batch, end = [], max(end + share, before)
@@ -231,7 +231,7 @@ def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Jo
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Fill batches of jobs of about equal cost, within the limits; a longer job gets its own batch."""
+    """Fill batches with jobs of about equal total cost, within the limits; a longer job gets its own batch."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs share a model
     sizes = {key: model.nbytes for key, model in models.items()}

@@ -26,11 +26,11 @@ from typing import Any
 from ..core.errors import EngineError, HeterophonyError
 from ..core.temporary import create_temporary_folder, remove_temporary_folder
 
-if sys.platform == "darwin":  # libraries that torch loads there do not survive a fork
+if sys.platform == "darwin":  # libraries that torch loads on macOS do not survive a fork
     CONTEXT = multiprocessing.get_context("spawn")
 else:
     CONTEXT = multiprocessing.get_context("forkserver")
-# raised if the other process has exited
+# errors raised if the other process has exited
 PIPE_CLOSED = EOFError, BrokenPipeError, ConnectionResetError
 SAFE_PATH_VARIABLE, SET_BY_US = "PYTHONSAFEPATH", "heterophony"
 START_ATTEMPTS = 5
@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # constants of
 def start_fork_server(*preload: str) -> None:
     """Start the fork server now, on platforms that have one, so that torch is imported in the background.
 
-    ``preload`` names more modules to import. A running server is left alone.
+    ``preload`` names more modules to import. A running server is left as it is.
 
     Ctrl-C reaches every process of the terminal, but only the parent must act on it. So the server and
     its children block it.
@@ -57,7 +57,7 @@ def ensure_fork_server() -> None:
     """Start the fork server unless it is running; restart it if it was killed."""
     keep_sockets_in_own_folder()
     with safe_path():
-        resource_tracker.ensure_running()  # it sets the signal mask itself, so start it first
+        resource_tracker.ensure_running()  # the tracker sets the signal mask itself, so start it first
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()
@@ -78,8 +78,8 @@ def keep_sockets_in_own_folder() -> None:
 def safe_path() -> Iterator[None]:
     """Keep Python processes started inside the ``with`` block from searching the current folder first.
 
-    Python starts them with ``-c``, which would search it first. Their ``sys.path`` becomes that of this
-    process before they import anything of the user's.
+    Python starts them with ``-c``, which would search it first. They get this process's ``sys.path`` before
+    they import any of the user's modules.
     """
     if SAFE_PATH_VARIABLE in os.environ:
         yield
@@ -94,7 +94,7 @@ def safe_path() -> Iterator[None]:
 def exit_if_script_is_imported() -> None:
     """Exit if this process is a child that still imports its parent's script; call this first.
 
-    In that case the script starts children without ``if __name__ == "__main__":``. The parent reports
+    Such a script starts children without ``if __name__ == "__main__":``. The parent reports
     this in one line; without this check, Python would print a long traceback for every child.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -119,7 +119,7 @@ class ChildProcess:
         self.start()
 
     def start(self) -> None:
-        """Start the process; try again if it or the fork server is killed meanwhile."""
+        """Start the process; try again if the process or the fork server is killed meanwhile."""
         for attempt in range(START_ATTEMPTS):
             self.pipe, theirs = CONTEXT.Pipe()
             self.process: Any = CONTEXT.Process(
@@ -138,7 +138,7 @@ class ChildProcess:
         )
 
     def receive(self) -> Any:
-        """Receive a message of the child; raise the error that it sent, or EOFError if it has exited."""
+        """Receive a message from the child; raise the error that it sent, or EOFError if it has exited."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError:
@@ -153,7 +153,7 @@ class ChildProcess:
         self.wait_for_exit()
 
     def wait_for_exit(self, seconds: float | None = None) -> int | None:
-        """Wait until the process exits and return its exit code; return None after ``seconds``."""
+        """Wait until the process exits and return its exit code; return None after waiting ``seconds``."""
         self.process.join(seconds)
         if self.process.exitcode is not None:
             self.pipe.close()
@@ -166,7 +166,7 @@ class ChildProcess:
 
 def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
     """Prepare this child process, then run the target."""
-    gc.freeze()  # otherwise the first collection scans, and so copies, what the fork server imported
+    gc.freeze()  # otherwise, the first collection would scan, and so copy, what the fork server imported
     gc.enable()  # the fork server has switched it off
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
     if os.environ.get(SAFE_PATH_VARIABLE) == SET_BY_US:  # a user's code may start Python itself
@@ -188,7 +188,7 @@ def send_errors(pipe: Connection, where: str = "") -> Iterator[None]:
 
 
 def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
-    """Copy an error for another process: this package's errors keep their type, others keep their trace.
+    """Copy an error for another process: this package's errors keep their type, other errors their traceback.
 
     Only the text of an error is sent, because causes and tracebacks may not be picklable.
     """
@@ -200,12 +200,12 @@ def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
 
 def configure_torch() -> None:
     """Set torch to one thread, and keep freed memory instead of returning it to the system."""
-    import torch  # here: the fork server is started before its parent imports torch
+    import torch  # imported here: the fork server is started before its parent imports torch
 
     torch.set_num_threads(1)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        if hasattr(libc, "mallopt"):  # glibc: else every step maps and unmaps its activations
+        if hasattr(libc, "mallopt"):  # glibc: otherwise, every step maps and unmaps its activations
             libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
@@ -219,7 +219,7 @@ def set_parent_death_signal() -> None:
 def exit_with_parent() -> None:
     """Exit this process when its parent exits, even in the middle of a long job.
 
-    The signal of Linux is not enough: the fork server lives as long as any of its children.
+    Linux's signal is not enough: the fork server lives as long as any of its children.
     """
     wait_for_parent_exit()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Turn off garbage collection in the fork server, which imports this first: whatever it imports stays."""
+"""Turn off garbage collection in the fork server, which imports this module first: all its imports stay."""
 
 import gc
 

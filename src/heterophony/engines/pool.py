@@ -1,4 +1,4 @@
-"""The pool engine: one stateless worker process per core, which gets small jobs in batches.
+"""The pool engine: one stateless worker process per core; workers get small jobs in batches.
 
 If a worker dies, it is replaced and its jobs are repeated. The result is the same, because all
 state is in the client store, by round.
@@ -41,7 +41,7 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it is running."""
 
     batch: tuple[Job, ...] = ()
-    memory_use: GPUMemoryUse | None = None  # on its GPU, after its last batch
+    memory_use: GPUMemoryUse | None = None  # of its GPU, after its last batch
 
 
 class Pool(base.Engine):
@@ -95,7 +95,7 @@ class Pool(base.Engine):
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         if self.is_measuring and jobs:
-            # the first of each kind is the longest
+            # the first job of each kind is the longest
             kinds = {job.kind: job for job in reversed(jobs)}
             yield from self.run_jobs(list(kinds.values()))
             self.add_workers()
@@ -138,7 +138,7 @@ class Pool(base.Engine):
         self.delete_sent_files()
 
     def delete_sent_files(self) -> None:
-        """Delete the files of the tensors that were sent to workers in this round."""
+        """Delete the files with tensors that were sent to workers in this round."""
         for message in self.encode.clear():
             if message is not None:
                 message.delete()
@@ -155,7 +155,7 @@ class Pool(base.Engine):
     def replace_worker(self, worker: Worker, batch: Sequence[Job], deaths: int) -> None:
         """Replace a dead worker; stop the run if several workers died on the same job."""
         exit_code, job = worker.wait_for_exit(), batch[0]
-        if exit_code == 1:  # Python's own: the worker exited before it could take a job
+        if exit_code == 1:  # Python's exit code: the worker exited before it could take a job
             raise EngineError(
                 "a worker of the pool could not start: it imports the script again, so the script"
                 ' must call hp.run below `if __name__ == "__main__":` (or use the serial engine);'
@@ -214,7 +214,7 @@ def run_worker(
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
     compute, cache = where.prepare(), wire.TensorCache[int]()
-    gc.freeze()  # what exists now stays, and takes long to scan
+    gc.freeze()  # existing objects stay, and would take long to scan
     while True:
         try:
             run_batch(pipe, plan, client_store, cache, compute)
@@ -229,9 +229,9 @@ def run_batch(
     cache: wire.TensorCache[int],
     compute: Compute,
 ) -> None:
-    """Run a batch of jobs in a worker: receive it and send the replies, or the error of a job that fails."""
+    """Run a batch of jobs in a worker: receive the batch and send the replies, or a failed job's error."""
     batch, sharing = pipe.recv()
-    limit_gpu_memory(compute, sharing)  # others may have arrived
+    limit_gpu_memory(compute, sharing)  # more batches may have arrived
     jobs = batch.decode(cache)
     first = jobs[0]
     with send_errors(pipe, f"client {first.client}, round {first.t}"):

@@ -1,4 +1,4 @@
-"""How jobs, replies and plans are sent to and from workers: tensors encoded once, plans pickled.
+"""How jobs, replies and plans are sent to and from workers: tensors are encoded once, plans are pickled.
 
 The pool sends small tensors in the message, and large ones in a file on the same machine.
 """
@@ -31,7 +31,7 @@ from ..core.tensors import Memory, Tensors
 from ..jobs.plan import Job
 
 INLINE_BYTES = 1 << 16  # below this size, a pipe is faster than a file
-CACHED_MODELS = 2  # tensors that a worker keeps decoded: those sent, and the generic model
+CACHED_MODELS = 2  # decoded messages kept per worker: sent tensors, generic model
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -52,7 +52,7 @@ class TensorMessage:
         return decode_groups(blob, finite=False)[0]
 
     def delete(self) -> None:
-        """Delete the file of a message of tensors, if it has one."""
+        """Delete the message's file, if it has one."""
         if isinstance(self.content, str):
             Path(self.content).unlink(missing_ok=True)
 
@@ -76,7 +76,7 @@ class JobBatch:
     """Jobs as the pool sends them to a worker; tensors that several jobs share are sent once."""
 
     models: list[tuple[TensorMessage | None, TensorMessage | None]]  # received, generic
-    rows: list[tuple[Any, ...]]  # the other fields of each job, and the number of its models
+    rows: list[tuple[Any, ...]]  # each job's other fields, and its number of models
 
     @classmethod
     def encode(cls, jobs: Sequence[Job], encode: EncodeOnce[TensorMessage | None]) -> JobBatch:
@@ -146,7 +146,7 @@ class ReplyBatch:
 
 
 def decode_and_delete(message: TensorMessage) -> Memory:
-    """Decode a message of tensors that no other process reads, and delete its file."""
+    """Decode a message of tensors that no other process will read, and delete its file."""
     groups = message.decode()
     message.delete()
     return groups
@@ -163,13 +163,13 @@ def describe_layout(groups: Memory) -> Layout:
 
 @dataclass(frozen=True)
 class StackedTensors:
-    """The tensors of several replies with one layout, as bytes: each tensor of all replies, one after the other.
+    """The tensors of several replies with one layout, as bytes: tensor by tensor, the values of all replies.
 
     Every tensor is aligned like a new one, because rounding in matrix products may depend on this.
     """
 
     layout: Layout
-    content: bytes | str  # or the path of a file that holds them
+    content: bytes | str  # or the path of a file that holds the bytes
 
     @classmethod
     def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
@@ -186,7 +186,7 @@ class StackedTensors:
         return cls(layout, str(path))
 
     def decode(self, count: int) -> list[Memory]:
-        """Decode the groups of tensors of ``count`` replies; delete their file, if there is one."""
+        """Decode the tensor groups of ``count`` replies; delete their file, if there is one."""
         flat = self.read()
         found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
         begin = 0
@@ -222,11 +222,11 @@ def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Ten
 
 
 class EncodeOnce(Generic[T]):
-    """Encodes the tensors that many jobs share only once; ``encode(tensors, key)`` gets a unique key."""
+    """Encodes tensors that many jobs share only once; ``encode(tensors, key)`` receives a unique key."""
 
     def __init__(self, encode: Callable[[Tensors, int], T]) -> None:
         self.encode, self.last_key = encode, 0
-        # by the id of the tensors, which are kept so that no other object gets the id
+        # by the tensors' id; the tensors are kept so that no other object gets the same id
         self.known: dict[int, tuple[Tensors, T]] = {}
 
     def __call__(self, tensors: Tensors) -> T:
@@ -247,7 +247,7 @@ class EncodeOnce(Generic[T]):
 
 
 class TensorCache(Generic[K]):
-    """Keeps the tensors that a worker decoded last, because many jobs of a round share them."""
+    """Keeps the tensors that a worker decoded last, as many jobs of a round share them."""
 
     def __init__(self) -> None:
         self.known = OrderedDict[K, Tensors]()
@@ -263,9 +263,9 @@ class TensorCache(Generic[K]):
 
 
 Copy = Callable[[Any], Any]
-MAIN = "__main__"  # the module of everything that a notebook, a prompt or the script defines
+MAIN = "__main__"  # the module of everything defined in a notebook, at a prompt or in the script
 TORCH_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module that hold others
-MAX_DEPTH = 8  # limit of the search for the part that cannot be pickled
+MAX_DEPTH = 8  # depth limit of the search for the part that cannot be pickled
 
 
 def pickle_for_children(value: object) -> bytes:
@@ -295,10 +295,10 @@ def pickle_for_children(value: object) -> bytes:
 
 
 def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
-    """Try to pickle or copy a value; return the result and an empty text, or None and why it failed."""
+    """Try to pickle or copy a value; return the result and an empty text, or None and the reason."""
     try:
         return copy(value), ""
-    except Exception as error:  # an object of a user can raise anything
+    except Exception as error:  # a user's object can raise any error
         return None, get_first_line(error)
 
 
@@ -315,7 +315,7 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
     try:
         load_sources(sources or {})
         return pickle.loads(content)
-    except Exception as error:  # importing a user's module can raise anything
+    except Exception as error:  # importing a user's module can raise any error
         raise EngineError(
             f"the pool's workers cannot load this algorithm or model ({get_first_line(error)}); define it at the"
             ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
@@ -328,7 +328,7 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
 def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
     """Return the error for a plan that cannot be pickled; it names the innermost object at fault."""
     where, reason = find_unpicklable(value, "", dumps)
-    where = where.removeprefix("config.")  # users give the algorithm itself
+    where = where.removeprefix("config.")  # users pass the algorithm itself
     return EngineError(
         f"the {engine} engine cannot send {where or 'this algorithm or model'} to its workers ({reason});"
         " create it inside the method that uses it, or use the serial engine"
@@ -348,7 +348,7 @@ def find_unpicklable(
 
 
 def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
-    """Iterate over the parts that are pickled with a value, with the name of each for error messages."""
+    """Iterate over the parts that are pickled with a value, and their names for error messages."""
     if isinstance(value, partial):  # the function that builds a user's model
         yield from ((where, part) for part in (value.func, *value.args))
     elif isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""One client's work in one round: the plan of a run, the work function, and the store of client memories."""
+"""One client's work in one round: the run's plan, the work function, and the store of client memories."""

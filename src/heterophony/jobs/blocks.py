@@ -1,9 +1,9 @@
-"""Evaluate many clients at once: the examples of clients with one model pass through it in large blocks.
+"""Evaluate many clients at once: examples of clients with the same model pass through it in large blocks.
 
-Clients with personal heads on a common base share its features. The outputs have the same bits as
+Clients with personal heads on a common base share the base's features. The outputs have the same bits as
 when clients are evaluated one by one: ``find_form`` checks this for each size before blocks are used.
 Matrix products with very few rows round differently from those with many, so clients with very few
-examples are stacked, with one product for each client.
+examples are stacked and get one product each.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
-Form = Literal[
-    "rows", "stack", "alone"
-]  # how clients with the same number of examples are evaluated
+Form = Literal["rows", "stack", "alone"]  # how clients of equal size are evaluated
 BLOCK_ROWS = 1000  # examples that go through the net at once
-ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need to be tried
+ROWS_STEP = 250  # blocks are padded to a multiple of this, so that few sizes need tests
 KEPT_BYTES = 16 << 20  # limit on the client memories loaded at a time
-NOTHING = Tensors()  # shared, because making one for every client takes time
+NOTHING = Tensors()  # shared, because creating one for every client takes time
 TASKS_BY_ROW = ("classification", "regression", "multilabel")  # tasks with one score per example
 
 
 def evaluates_in_blocks(plan: Plan) -> bool:
-    """Return True if clients of this plan can share a block: a model is only its net, and data are unaltered."""
+    """Return True if clients of this plan can share a block: models are mere nets, and data are unaltered."""
     kind = type(plan.algorithm)
     return (
         kind.predict is Algorithm.predict
@@ -61,7 +59,7 @@ def evaluates_in_blocks(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class EvaluatedClient:
-    """A client of a block: its job, its memory, its examples by part, and its metrics."""
+    """One client in a block: its job, its memory, its examples by part, and its metrics."""
 
     job: Job
     memory: Memory
@@ -129,7 +127,7 @@ def evaluate_clients(
 
 
 def make_reply(plan: Plan, client: EvaluatedClient, seconds: float) -> Reply:
-    """Make the reply to an evaluation; after the last round, with the digest of what the client keeps."""
+    """Make the reply to an evaluation; after the last round, include the digest of the client's memory."""
     tested, is_last = client.sizes["test"], client.job.t == plan.rounds
     return Reply(
         client.job.client,
@@ -144,7 +142,7 @@ def make_reply(plan: Plan, client: EvaluatedClient, seconds: float) -> Reply:
 
 
 class BlockEvaluation:
-    """The evaluation of clients that were sent the same tensors and may only have personal heads."""
+    """The evaluation of clients that received the same tensors and differ at most in their heads."""
 
     def __init__(
         self, plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
@@ -166,7 +164,7 @@ class BlockEvaluation:
         self.measures += ["G"] if algorithm.common else []
 
     def run(self) -> list[EvaluatedClient]:
-        """Measure all clients whose examples fit into blocks; return these clients."""
+        """Measure all clients whose examples fit into blocks; return the measured clients."""
         with torch.inference_mode():
             done = [client for client in self.clients if self.fits(client)]
             for part in done[0].samples if done else ():
@@ -224,12 +222,12 @@ class BlockEvaluation:
         return Samples(x, torch.zeros(BLOCK_ROWS))
 
     def has_bits_alone(self, samples: Samples, rows: range, whole: Sequence[Tensor]) -> bool:
-        """Return True if these rows of ``whole`` have the same bits as the same rows computed alone."""
+        """Return True if these rows of ``whole`` have the same bits as when they are computed alone."""
         alone = self.run_parts(samples.batch(torch.tensor(rows))[0])
         return all(map(torch.equal, (part[rows.start : rows.stop] for part in whole), alone))
 
     def run_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features and the outputs of examples."""
+        """Return the features and the outputs of a block's examples."""
         features = self.net.base(x)
         return features, self.net.head(features)
 
@@ -249,7 +247,7 @@ class BlockEvaluation:
         yield from blocks.items()
 
     def measure_block(self, block: Sequence[EvaluatedClient], part: str, size: int) -> None:
-        """Run the models on the examples of some clients, and measure each client's outputs.
+        """Run the models on several clients' examples, and measure each client's outputs.
 
         ``size`` is the number of examples of each client in a stack; it is 0 for other blocks.
         """
@@ -270,7 +268,7 @@ class BlockEvaluation:
             if id(output) not in measured:
                 measured[id(output)] = measure_rows(self.plan, output[: len(y)], y, sizes)
             name = measure + suffix
-            # the score, its loss, and further metrics, as an evaluation names them
+            # the score, its loss, and additional metrics, as an evaluation names them
             names = {"": name, LOSS_PREFIX: f"{LOSS_PREFIX}{name}"}
             for client, found in zip(block, measured[id(output)], strict=True):
                 for k, value in found.items():
@@ -322,7 +320,7 @@ def count_stacked_rows(size: int) -> int:
 
 @contextmanager
 def stacking(net: Net, size: int) -> Iterator[None]:
-    """Make linear layers compute one product per ``size`` rows inside the ``with`` block; 0: one for all."""
+    """Make linear layers compute one product per ``size`` rows inside the ``with`` block; 0: one in all."""
     layers = [m for m in net.modules() if type(m) is nn.Linear] if size else []
     for layer in layers:
         layer.forward = partial(multiply_stacked, layer, size)  # type: ignore[method-assign]
@@ -379,12 +377,12 @@ def measure_rows(
 
 
 def count_by_client(correct: Tensor, sizes: Sequence[int]) -> list[float]:
-    """Count the correct examples of each client."""
+    """Count each client's correctly predicted examples."""
     counts = torch.nn.functional.pad(correct.cumsum(0), (1, 0))
     ends = torch.tensor(sizes).cumsum(0)
     return (counts[ends] - counts[ends - torch.tensor(sizes)]).tolist()
 
 
 def add_by_client(parts: Sequence[Tensor]) -> list[float]:
-    """Add up the numbers of each client; read all sums at once."""
+    """Add up each client's values; read all sums at once."""
     return torch.stack([part.sum() for part in parts]).tolist()

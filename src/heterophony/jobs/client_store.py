@@ -1,7 +1,7 @@
 """The store of client memories: one file per training round of a client, and data derived from its examples.
 
-A job of round t gets the newest memory *older than t*. So a job may safely run again after the
-server lost a round, run twice, or run in a worker whose driver has died: no messages are needed.
+A job of round t gets the newest memory *older than t*. So, without any messages, a job may safely
+run again after the server lost a round, run twice, or run in a worker whose driver has died.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ..core.files import (
 from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
-WRITERS = 8  # files that are written at a time
-WAITING_BYTES = 64 << 20  # limit on the memories that wait to be written
-LONGEST_NAME = 192  # most disks allow 255 bytes, and some file names add to the client's name
+WRITERS = 8  # number of files that are written at a time
+WAITING_BYTES = 64 << 20  # limit on the bytes of memories waiting to be written
+LONGEST_NAME = 192  # most disks allow 255 bytes, and some file names extend the client's name
 
 
 def digest_memory(memory: Memory) -> str:
-    """Compute the digest of a client's memory: of all its tensors, with their names."""
+    """Compute the digest of a client's memory: of all tensors and their names."""
     flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
     return Tensors(flat).digest()
 
@@ -87,7 +87,7 @@ class ClientStore(ABC):
     ) -> Samples:
         """Return examples derived from a client's data, computed once and stored in memory-mapped files.
 
-        If the files are lost or damaged, the data are computed again.
+        If the files are lost or damaged, the examples are derived again.
         """
         path = self.scratch / "once" / encode_folder_name(client) / name
         files = [path.with_name(f"{name}.{part}.npy") for part in ("x", "y")]
@@ -130,9 +130,9 @@ class FolderClientStore(ClientStore):
 
     @contextmanager
     def saving_together(self) -> Iterator[None]:
-        """Write clients' memories in threads inside the ``with`` block; at its end, all are on disk.
+        """Write clients' memories in threads inside the ``with`` block; at its end, all memories are on disk.
 
-        A disk writes several files at a time as fast as one.
+        A disk writes several files at a time as fast as a single one.
         """
         with ThreadPoolExecutor(WRITERS) as threads:
             self.writers = Writers(threads)
@@ -147,7 +147,7 @@ class FolderClientStore(ClientStore):
     ) -> None:
         """Delete clients' memories that no job of round ``before`` or later can read.
 
-        Keep also each client's newest memory older than round ``keep``.
+        Each client's newest memory older than round ``keep`` is kept as well.
         """
         for client in clients:
             old = [t for t in self.list_rounds(client) if t < before][:-1]
@@ -179,7 +179,7 @@ class FolderClientStore(ClientStore):
         """List the rounds of which a client has a stored memory, in ascending order."""
         folder = f"{self.memory_folder}/{encode_folder_name(client)}"
         try:
-            names = os.listdir(folder)  # noqa: PTH208  # faster, and often there is none
+            names = os.listdir(folder)  # noqa: PTH208  # faster, and often there is no folder
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(name) for name in names if name.isdigit())
@@ -217,7 +217,7 @@ def ignores_case(folder: Path) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def encode_folder_name(client: str) -> str:
-    """Encode a client's name as the unique name of its folder, never empty, '..' or too long for a disk.
+    """Encode a client's name as a unique folder name, never empty, '..' or too long for a disk.
 
     Letters, digits, '-', '_' and '~' are kept. A long name is cut and ends in '%-' and a digest of the
     whole name; no other name contains '%-'.
@@ -261,7 +261,7 @@ def load_board_memory(run: Path, board: str | Path | None, client: str, before: 
 
 
 def find_board_folder(run: Path, board: Path, client: str) -> Path:
-    """Find the folder in which a board keeps its clients of a run, by the id in the server's record."""
+    """Find the folder in which a board keeps a run's clients, by the board's id in the server's record."""
     if not board.is_dir():
         raise DataError(f"{board} does not exist; pass the board's --folder")
     try:

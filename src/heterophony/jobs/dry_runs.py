@@ -39,7 +39,8 @@ def make_blank_targets(plan: Plan) -> Tensor:
 def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None, like: str = "") -> Plan:
     """Make the plan of a dry run: a single client with blank examples and these targets.
 
-    If clients have different nets, it gets the net of the client ``like``; default: the server's.
+    If clients have different nets, the single client gets the net of the client ``like``; default:
+    the server's.
     """
     rows = {DUMMY_CLIENT: torch.arange(len(y))}
     x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
@@ -72,7 +73,7 @@ def simulate_reply(
         return train(dry_plan, job, {}, store)[0], sent
 
 
-TOLERANCE = 1e-4  # relative to the largest value: rounding is far below, an effect far above
+TOLERANCE = 1e-4  # relative to the largest value: far above rounding, far below effects
 ADVICE = {
     "sum": "add noise on the clients (where = 'device'), or choose another algorithm or protection",
     "symmetric": "choose krum or norm_bound, or another algorithm",
@@ -136,7 +137,7 @@ def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
 
 
 def list_unprotected(plan: Plan) -> list[str]:
-    """List the tensors of a reply that no protection covers: those that are no change of received ones."""
+    """List a reply's tensors that no protection covers: those that are not changes of received tensors."""
     replies, sent = simulate_replies(replace(plan, protections=()))
     moves = set(list_moves(replies[0].tensors, sent))
     return [k for k in replies[0].tensors if k not in moves]
@@ -149,7 +150,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
     """
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     own = plan.federation.clients[:3]
-    others = (name for name in ("b", "c", "d") if name not in own)  # if there are fewer than three
+    others = (name for name in ("b", "c", "d") if name not in own)  # for runs of one or two
     for i, client in enumerate([*own, *others][:3]):
         # more examples of one class, so that counts in replies are not multiples of the weights
         more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))
@@ -166,7 +167,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
     """Return True if the algorithm's merge is of this kind.
 
-    ``sum``: it depends only on the sum of changes. Otherwise: it ignores who sent which reply.
+    Kind ``sum``: the merge depends only on the sum of changes. Otherwise: it ignores who sent which reply.
     """
     server = plan.create_initial_server()
     if kind == "sum":
@@ -196,13 +197,13 @@ def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
 
 
 def merge_simulated(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
-    """Merge simulated replies with the random draws of the server's round."""
+    """Merge simulated replies, using the random draws of the server's round."""
     with seeded(plan.seed, "merge", server.t):
         return plan.algorithm.merge(server, replies)
 
 
 def are_servers_close(a: Server, b: Server) -> bool:
-    """Return True if two states of the server are close in all tensors of model and memory."""
+    """Return True if two server states are close in all tensors of model and memory."""
     for x, y in ((flatten_server(a), flatten_server(b)), (flatten_server(b), flatten_server(a))):
         for name, v in x.items():
             if name not in y or v.shape != y[name].shape:

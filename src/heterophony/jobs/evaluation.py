@@ -24,9 +24,9 @@ from .client_store import ClientStore
 from .plan import Job, Plan
 
 EVALUATION_BATCH = 250  # larger batches are not faster on a CPU, and need more memory
-DEVICE_EVALUATION_BATCH = 2000  # fewer kernels to start on a GPU
+DEVICE_EVALUATION_BATCH = 2000  # starts fewer kernels on a GPU
 
-NO_VARIANCE = torch.ones(())  # stands in for the variance of targets that are not numbers
+NO_VARIANCE = torch.ones(())  # stands in for the variance if targets are not numbers
 
 Model = Callable[[Tensor], Tensor]
 
@@ -34,8 +34,8 @@ Model = Callable[[Tensor], Tensor]
 def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> Reply:
     """Run an evaluation job: measure P and G on the client's test and validation examples.
 
-    Each is the sum of the task's score over these examples; in a classification, this is the number of
-    correct answers. ``loss/P`` is the mean loss on them; further metrics have names such as ``P/f1``.
+    Each is the sum of the task's score over these examples; in a classification, the number of correct
+    predictions. ``loss/P`` is the mean loss on them; further metrics have names such as ``P/f1``.
     """
     algorithm, client = plan.algorithm, plan.build_client(job, memory, client_store)
     models = dict[str, Model]()
@@ -49,7 +49,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
         elif generic := build_generic_model(plan, job, client, client_store):
             models["G"] = generic
     metrics = measure_models(plan, client, models, client.data.test)
-    if plan.federation.validates:  # read only here, so that no algorithm can use these examples
+    if plan.federation.validates:  # loaded only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
         held_out = place_samples(held_out, get_compute(), (job.client, "validation"))
         valid = {f"{k}_valid": model for k, model in models.items()}
@@ -61,7 +61,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
 def build_generic_model(
     plan: Plan, job: Job, client: Client, client_store: ClientStore
 ) -> Model | None:
-    """Build the generic model, for G; return None if the server does not have all of its parameters."""
+    """Build the generic model, for G; return None if the server lacks any of its parameters."""
     algorithm, memory = plan.algorithm, {"net": job.generic_model}
     generic = plan.build_client(replace(job, tensors=Tensors()), memory, client_store, generic=True)
     if not is_generic_model_known(plan, generic):
@@ -111,9 +111,9 @@ class LossSum:
     count: int = 0
 
     def add(self, plan: Plan, output_and_targets: tuple[Tensor, Tensor]) -> None:
-        """Add the losses of a batch of a client's test examples.
+        """Add the losses of one batch of a client's test examples.
 
-        A user's own loss is the mean over a mini-batch; it is weighted by the number of examples.
+        A user's own loss is a mean over the mini-batch, so it is weighted by the number of examples.
         """
         batches = (part.split(EVALUATION_BATCH) for part in output_and_targets)
         for output, y in zip(*batches, strict=True):
@@ -135,7 +135,7 @@ def call_own_loss(loss: Criterion, output: Tensor, y: Tensor) -> float:
     """Compute the user's own loss in an evaluation; return NaN if it fails there, as without gradients."""
     try:
         return float(loss(output, y))
-    except Exception:  # the loss was tried before the run, so it works in training
+    except Exception:  # the loss was tested before the run, so it works in training
         return nan
 
 
@@ -173,7 +173,7 @@ def compute_scores(
 def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
     """Return True if the client's personal model is the generic one: the same function and tensors.
 
-    Then P and G are the same number, and the generic model need not be built.
+    Then P and G are equal, and the generic model need not be built.
     """
     kind = type(plan.algorithm)
     if (
@@ -200,7 +200,7 @@ def is_generic_model_known(plan: Plan, generic: Client) -> bool:
 def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
     """Return True if the generic model uses personal parameters.
 
-    They are overwritten with NaN: if the model uses any of them, its output is not finite.
+    To test this, they are overwritten with NaN: if the model uses any of them, its output is not finite.
     """
     generic.net.eval()
     tensors = generic.net.state_dict()

@@ -48,12 +48,12 @@ class Plan:
     """
 
     algorithm: Algorithm
-    model: Callable[[], Net]  # builds the net; if nets differ, the net of the first group
+    model: Callable[[], Net]  # builds the net; if nets differ, the first group's net
     federation: Federation
     rounds: int
     participation: Participation
     training: Training = Training()
-    # only of clients that differ from the others
+    # only for clients that differ from the others
     training_of: Mapping[str, Training] = field(default_factory=dict)
     seed: int = 0
     evaluate_every: int = 1  # rounds between evaluations
@@ -64,12 +64,12 @@ class Plan:
     faults: Faults = NO_FAULTS
     speeds: Speeds = Speeds()
     clients_on_boards: bool = False  # personal parameters are then not averaged, not even for G
-    share_personal: bool = False  # send them from boards anyway, if G needs them
+    share_personal: bool = False  # send them from boards anyway if G needs them
     loss: Criterion | None = None  # the user's own loss; default: the task's loss
     metrics: tuple[Metric, ...] = ()  # metrics besides the task's score
     confusion: bool = False  # whether to count each pair of true and predicted class
-    name: str = ""  # name by which the algorithm was chosen; default: from its class
-    # active ones only, in the order in which they are applied
+    name: str = ""  # name by which the algorithm was chosen; default: derived from its class
+    # only active protections, in the order in which they are applied
     protections: tuple[Protection, ...] = ()
     attack: Attack = Attack()  # simulated malicious clients
     choose_by: Literal["P", "G"] = "P"  # validation score that determines the best round
@@ -99,9 +99,9 @@ class Plan:
     def template(self) -> Net:
         """The initial net; every client gets a copy.
 
-        If clients have different nets, it is the one whose shared tensors are largest, as on the server.
+        If clients have different nets, this is the net with the largest shared tensors, as on the server.
         """
-        return max(self.templates.values(), key=self.count_shared)  # the first of equal nets
+        return max(self.templates.values(), key=self.count_shared)  # the first if equally large
 
     @cached_property
     def templates(self) -> dict[str, Net]:
@@ -113,7 +113,7 @@ class Plan:
         return self.templates[self.net_of[client]] if client in self.net_of else self.template
 
     def build_template(self, name: str) -> Net:
-        """Build an initial net, with draws that do not depend on where it is built or on the other nets."""
+        """Build an initial net, using draws that do not depend on where it is built or on the other nets."""
         others = self.plain_nets
         with seeded(self.seed, "init"):
             net: Net = self.build_net(name, others).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -122,11 +122,11 @@ class Plan:
 
     @cached_property
     def plain_nets(self) -> tuple[Net, ...]:
-        """If clients have different nets: all of them, without the parts that the algorithm adds."""
+        """If clients have different nets: all nets, without the parts that the algorithm adds."""
         return tuple(map(self.build_plain_net, self.nets.values()))
 
     def build_plain_net(self, build: Callable[[], Net]) -> Net:
-        """Build a plain net, with the initial weights that it has in a run with only this net."""
+        """Build a plain net with the same initial weights as in a run that has only this net."""
         with seeded(self.seed, "init"):
             net = build()
         net.shape, net.classes = self.federation.shape, self.federation.classes
@@ -140,7 +140,7 @@ class Plan:
 
     @cached_property
     def trains_in_groups(self) -> bool:
-        """Return True if the run has small plain nets, whose clients train together where the bits are the same."""
+        """Return True if the run has small plain nets; their clients train together where bits stay equal."""
         used = (self.training, *self.training_of.values())
         return all(h.optimizer == "sgd" for h in used) and any(
             map(is_small_and_plain, self.templates.values())
@@ -227,7 +227,7 @@ class Plan:
         return self.complete_server(Server(0, self.federation.sizes(), model, average=average))
 
     def complete_server(self, server: Server) -> Server:
-        """Add to a server's state what a commit does not hold: names of buffers, shapes of narrow nets."""
+        """Add to a server's state what a commit does not hold: buffer names and narrow nets' shapes."""
         shapes = dict[str, Mapping[str, tuple[int, ...]]]()
         if self.algorithm.needs_nets == "slices":
             of_net = {name: self.list_shapes(net) for name, net in self.templates.items()}
@@ -244,7 +244,7 @@ class Plan:
     ) -> list[str]:
         """Select the clients of round ``t``, which starts at the simulated time ``clock``.
 
-        ``available`` are the clients to which the engine can give a job; default: all.
+        ``available`` lists the clients to which the engine can give a job; default: all clients.
         """
         clients = self.federation.clients
         if self.algorithm.pooled:
@@ -257,7 +257,7 @@ class Plan:
 
     @property
     def selection_seed(self) -> int:
-        """The seed that selects clients. If privacy relies on the selection, clients must not know it."""
+        """The seed that selects clients. If privacy relies on the selection, clients must not know the seed."""
         hidden = isinstance(self.participation, Poisson) and self.secret
         return derive_seed("participation", self.secret) if hidden else self.seed
 
@@ -277,7 +277,7 @@ class Plan:
     def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
         """Count the examples that FedAvg would have trained on in round ``t``.
 
-        ``trained`` are the clients that trained in it. If the algorithm does not train the selected
+        ``trained`` lists the clients that trained in that round. If the algorithm does not train the selected
         clients, the clients that FedAvg would have selected are counted instead.
         """
         clients = self.federation.clients
@@ -299,7 +299,7 @@ class Plan:
 
     @property
     def file_digests(self) -> dict[str, str]:
-        """The SHA-256 of every file of availability or speeds."""
+        """The SHA-256 of every availability or speeds file."""
         files = [getattr(self.faults.availability, "file", None), self.speeds.file]
         return {f: hash_file(f) for f in files if f}
 
@@ -317,7 +317,7 @@ class Plan:
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
 
     def list_kinds_of_copy(self, template: Net, net: Net, t: int) -> Mapping[str, Kind]:
-        """Return the kind of each tensor in a client's net, a copy of ``template``, from the cache of the round."""
+        """Return the kind of each tensor in a client's net, a copy of ``template``, from the round's cache."""
         key = (id(template), t)
         if key not in self.kinds_of_round:
             for old in [k for k in self.kinds_of_round if k[1] != t]:
@@ -332,7 +332,7 @@ class Plan:
 
     @cached_property
     def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
-        """Cache of block evaluation: for each number of examples, the way that does not change any bit."""
+        """Cache of block evaluation: for each number of examples, the form of batching that changes no bit."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
@@ -340,12 +340,12 @@ class Plan:
         return [k for k, found in self.list_kinds(net, t).items() if found == kind]
 
     def is_evaluated(self, t: int) -> bool:
-        """Return True if G and P are measured after ``t`` rounds; after the last round they always are."""
+        """Return True if G and P are measured after ``t`` rounds, as they always are after the last round."""
         return t % self.evaluate_every == 0 or t == self.rounds
 
     @property
     def effective_new_client_rounds(self) -> int:
-        """The rounds that a new client trains on its own; 0 if the algorithm trains on pooled data."""
+        """How many rounds a new client trains on its own; 0 if the algorithm trains on pooled data."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
     def load_data(self, client: str, compute: Compute) -> ClientData:
@@ -366,7 +366,7 @@ class Plan:
     ) -> Client:
         """Build the client of a job on its device, from its memory and the tensors it received.
 
-        With ``generic``, it gets the net of the server.
+        If ``generic`` is true, it gets the server's net.
         """
         compute = get_compute()
         template = self.template if generic else self.get_template(job.client)
@@ -374,11 +374,11 @@ class Plan:
 
         def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
             derived = client_store.load_derived_samples(job.client, name, data.train.scale, make)
-            # derived images are transformed in training as the originals are
+            # derived images are transformed in training just like the originals
             derived = replace(derived, image_transform=data.train.image_transform)
             return place_samples(derived, compute)
 
-        # with pooled data, draw as the first client: then a federation of one gives the same bits
+        # with pooled data, draw like the first client, so that a federation of one gives the same bits
         client_id = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client
         return kind(
             id=client_id,
@@ -407,15 +407,15 @@ class Job:
     tensors: Tensors  # sent by the server
     # the whole generic model; not needed for training
     generic_model: Tensors = field(default_factory=Tensors)
-    cost: int = 0  # number of examples; engines start the most expensive jobs first
-    turn: int = 0  # counts from 0 if a client is drawn several times in one round
+    cost: int = 0  # cost in examples; engines start the most expensive jobs first
+    turn: int = 0  # counts up from 0 if a client is drawn several times in one round
     keeps_memory: bool = True  # whether to store its memory; only in the last of several turns
-    # runs the job, if its kind is "other"
+    # runs the job if its kind is "other"
     custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None
 
 
 def match_head(net: Net, model: Net) -> None:
-    """Make a net's head equal to that of ``model``; add a linear projection if the widths differ."""
+    """Make a net's head equal to the head of ``model``; add a linear projection if the widths differ."""
     width, goal = (find_head_width(n) for n in (net, model))
     if width != goal:
         base = nn.Sequential(net.base, nn.Flatten(), nn.Linear(width, goal))
@@ -455,7 +455,7 @@ KINDS: dict[type, str] = {Poisson: "poisson", Uniform: "uniform", Skewed: "skewe
 def describe_selection(
     algorithm: Algorithm, participation: Participation, clients: int
 ) -> tuple[str, float | None]:
-    """Return how clients are selected, and the fraction selected in a round (None if it varies)."""
+    """Return how clients are selected, and which fraction is selected in a round (None if it varies)."""
     if algorithm.everybody:
         return "everybody", 1.0
     rate = None

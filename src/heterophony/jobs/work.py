@@ -36,7 +36,7 @@ from .plan import Job, Plan
 
 
 def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """On the server: add the tensors that protections announce to those for each client of the round."""
+    """On the server: add the tensors that protections announce to the tensors for each client of the round."""
     out, cohort = dict(sent), list(sent)
     for protection in plan.protections:
         for client in cohort:
@@ -46,7 +46,7 @@ def announce_to_clients(plan: Plan, sent: Mapping[str, Tensors]) -> dict[str, Te
 
 
 def split_announced(sent: Tensors) -> tuple[Tensors, Tensors]:
-    """Split received tensors into those of the algorithm and those that protections announced."""
+    """Split received tensors into the algorithm's tensors and those that protections announced."""
     return sent.without(f"{PREFIX}*"), sent.below(PREFIX)
 
 
@@ -136,7 +136,7 @@ def work_together(
     """
     kinds = {job.kind for job in jobs}
     if len(jobs) > 1 and kinds == {"train"}:
-        # a job reads only what its client kept in earlier rounds
+        # a job reads only what its client kept from earlier rounds
         with client_store.saving_together():
             return train_together(plan, jobs, client_store, compute)
     if (
@@ -154,7 +154,7 @@ def work_together(
 def train_together(
     plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute
 ) -> list[Reply]:
-    """Run several training jobs; the clients meet if their passes may run as one computation."""
+    """Run several training jobs; the clients meet in ``fit`` if their passes may run as one computation."""
     if not compute.fast or not plan.trains_in_groups:
         return [work(plan, job, client_store, compute) for job in jobs]
     begun = time.perf_counter()
@@ -181,7 +181,7 @@ def run_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
         reply, memory = train(plan, job, memory, client_store)
         if job.keeps_memory:
             kept = client_store.save_memory(job.client, job.t, memory)
-            # a board checks its own files; the server has none of them
+            # a board checks its own files, which the server lacks
             reply = reply if plan.clients_on_boards else replace(reply, kept=kept)
     seconds = time.perf_counter() - begun
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
@@ -219,7 +219,7 @@ def train_unprotected(
 
 
 def parse_metric(name: str, value: Any) -> float:
-    """Convert a metric of an algorithm to a plain number; it may be a tensor with one element.
+    """Convert an algorithm's metric, which may be a tensor with one element, to a plain number.
 
     Raise ConfigError for anything else.
     """
@@ -244,7 +244,7 @@ def choose_client(plan: Plan) -> Callable[..., Client]:
 def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
     """Return True if the reply contains personal parameters, to be averaged for G.
 
-    In a simulation with equal nets it always does. Boards send them only if G needs them and the
+    In a simulation with equal nets, it always does. Boards send them only if G needs them and the
     user has agreed.
     """
     if not plan.algorithm.common or not plan.averages_personal:
@@ -280,14 +280,14 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
 
 def is_finite(tensor: Tensor) -> bool:
     """Return True if no entry of a tensor is NaN or infinite."""
-    # the sum is faster, but that of finite entries may be infinite
+    # the sum is faster to check, but the sum of finite entries may be infinite
     return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Run the job of a new client: evaluate it, train it for some rounds on its own data, evaluate it again.
+    """Run a new client's job: evaluate it, train it for some rounds on its own data, evaluate it again.
 
-    Every round starts with the same tensors from the server and with the client's own memory.
+    Every round starts with the same tensors from the server and the client's own memory.
     """
     arrived = plan.build_client(job, {}, client_store)
     own = partial(plan.algorithm.predict, arrived)
@@ -306,7 +306,8 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
 def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
     """Select the received tensors that a new client needs to predict.
 
-    Its memory has the whole net that it trained, so it needs only the extras. If the algorithm
-    adapts models before it predicts, it starts with the server's tensors, like every other client.
+    The client's memory has the whole net that it trained, so it needs only the extras. If the
+    algorithm adapts models before predicting, the client starts with the server's tensors, like
+    every other client.
     """
     return sent.only("*/*") if memory and not adapts_models(algorithm) else sent

@@ -1,4 +1,4 @@
-"""The registry of models: functions that build a ``Net`` from shape, number of classes and head depth."""
+"""The registry of models: functions that build a ``Net`` from shape, class count and head depth."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MODEL_DESCRIPTIONS = {
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
-    "text_tiny": "a transformer of two layers over token numbers (integers; 0 is padding, and numbers from 1024 on share the embeddings of smaller ones)",
+    "text_tiny": "a transformer of two layers over token numbers (integers; 0 is padding, and numbers from 1024 onwards share the embeddings of smaller ones)",
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
     "vit_tiny": "a vision transformer of four layers of 64, patches of 4x4",
 }
-TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # an example of these is a row of tokens
-NET_GROUPS = {  # lists of nets for clients that differ: model.groups
+TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # models whose examples are rows of tokens
+NET_GROUPS = {  # lists of nets for clients with different nets: model.groups
     "cnn-3": ("smallcnn", "convnet_small", "digitsnet"),
     "cnn-5": ("smallcnn", "convnet_small", "digitsnet", "pfakd_fmnist", "convnet"),
     "mixed-5": ("smallcnn", "convnet_small", "convnet", "resnet8_small", "vit_tiny"),

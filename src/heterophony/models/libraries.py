@@ -1,4 +1,4 @@
-"""Nets of other packages by name: ``timm:resnet18``, ``transformers:distilbert-base-uncased``."""
+"""Nets of other packages, by name: ``timm:resnet18``, ``transformers:distilbert-base-uncased``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pretrained = bool | str | None
 
 
 def check_library_name(name: str) -> None:
-    """Raise ConfigError if a name such as ``timm:resnet18`` lacks the net, or if its package is missing."""
+    """Raise ConfigError if a name such as ``timm:resnet18`` names no net, or if the package is missing."""
     library, _, net = name.partition(":")
     if not net:
         example = {"timm": "resnet18", "transformers": "distilbert-base-uncased"}[library]
@@ -38,7 +38,7 @@ def build_library_net(
 ) -> nn.Module:
     """Build a net of timm or transformers; ``shape`` is None if examples have several inputs.
 
-    ``pretrained`` is True for the weights published under this name, or a file or folder of weights.
+    ``pretrained`` is True, for the weights published under this name, or a file or folder of weights.
     """
     check_library_name(name)
     library, _, net = name.partition(":")
@@ -58,7 +58,7 @@ assert set(LIBRARIES) == {"timm", "transformers"}
 
 @contextmanager
 def silence_library(library: str) -> Iterator[None]:
-    """Silence the transformers library inside the ``with`` block: it would warn of the new head."""
+    """Silence the transformers library inside the ``with`` block: it would warn about the new head."""
     if library != "transformers":
         yield
         return
@@ -102,7 +102,7 @@ def find_file(path: str) -> Path:
 
 
 class TokenRows(nn.Module):
-    """Calls a transformers model with rows of tokens and the mask of those that are not padding (0)."""
+    """Calls a transformers model with rows of tokens and the mask of the tokens that are not padding (0)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def find_place(name: str) -> str:
 
 
 def make_missing_error(name: str, place: str, error: Exception) -> ConfigError:
-    """Return the error for a transformers model that is not, or not completely, on this machine."""
+    """Return the error for a transformers model that is missing or incomplete on this machine."""
     if Path(place).is_dir():
         return ConfigError(
             f"model.name: transformers:{name} cannot be read: {get_first_line(error)}"

@@ -71,7 +71,7 @@ NormLayer = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """A residual block like ``NarrowBlock``, with a choice of the normalisation layer."""
+    """A residual block like ``NarrowBlock``, with a selectable normalisation layer."""
 
     def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def check_sequence_shape(model: str, shape: tuple[int, ...]) -> None:
 
 
 def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """Build an LSTM that reads and predicts the same set of characters."""
+    """Build an LSTM that reads characters and predicts the next one, from the same set."""
     check_sequence_shape("charlstm", shape)
     return build_net([CharacterEncoder(classes)], [nn.Linear(256, classes)], head_depth)
 
@@ -62,7 +62,7 @@ def tokenlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
 
 WIDTH, HEADS, DEPTH = 64, 4, 4  # width of the layers; their feed-forward parts are twice as wide
 PATCH = 4  # side of a patch, in pixels
-VOCABULARY = 1024  # embeddings of ``text_tiny``; token 0 pads, larger tokens share those below
+VOCABULARY = 1024  # embeddings of ``text_tiny``; token 0 is padding, larger tokens share embeddings
 
 
 class SelfAttention(nn.Module):

@@ -34,7 +34,7 @@ def narrow_net(net: Net, width: float, name: str) -> Net:
         raise ConfigError(f"model.name: {name} has only one width; choose convnet, smallcnn or mlp")
     parts = [nn.Sequential(), nn.Sequential()]
     last = [m for m in layers if isinstance(m, nn.Conv2d | nn.Linear)][-1]
-    kept = whole = 1  # units of the layer before; input has one
+    kept = whole = 1  # units of the layer before; network inputs count as one each
     for part, narrow in zip((net.base, net.head), parts, strict=True):
         for layer in part.children():
             made = layer
@@ -50,7 +50,7 @@ def narrow_net(net: Net, width: float, name: str) -> Net:
 
 
 def slice_layer(layer: nn.Conv2d | nn.Linear, out: int, into: int) -> nn.Module:
-    """Return a layer with only the first ``out`` units and ``into`` inputs of this one."""
+    """Return a copy of a layer with only its first ``out`` units and ``into`` inputs."""
     bias = layer.bias is not None
     if isinstance(layer, nn.Linear):
         made: nn.Conv2d | nn.Linear = nn.Linear(into, out, bias)

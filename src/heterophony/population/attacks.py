@@ -1,7 +1,7 @@
 """Simulated attacks and faults: malicious clients, dropouts, deadlines, and when a round closes.
 
 The seed decides who is malicious and what fails, so both are the same for every algorithm and engine. A
-malicious client ignores the client's half of protections, so its reply is falsified after it has arrived.
+malicious client ignores the client's half of protections, so its reply is falsified after its arrival.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Attack:
         return self.f > 0
 
     def check_run(self, clients: Sequence[str], task: str) -> None:
-        """Raise ConfigError if all clients would be malicious, or if there are no labels to falsify."""
+        """Raise ConfigError if all clients would be malicious, or if an attack has no labels to falsify."""
         if self.is_active and self.f >= len(clients):
             raise ConfigError(
                 f"attack.f: must be below the number of clients ({len(clients)}), not {self.f}"
@@ -84,7 +84,7 @@ class Attack:
         t: int,
         seed: int,
     ) -> list[Reply]:
-        """Return the replies of a round, with the changes in those of malicious clients falsified."""
+        """Return a round's replies, in which the changes sent by malicious clients are falsified."""
         bad = set(self.list_bad_clients(clients, seed)) if self.kind != "label_flip" else set()
         if not bad & {r.client for r in replies}:
             return list(replies)
@@ -106,7 +106,7 @@ class Attack:
         return out
 
     def falsify_moves(self, moves: Tensors, key: tuple[object, ...]) -> Tensors:
-        """Return the changes that a malicious client sends instead of its own."""
+        """Return the changes that a malicious client sends instead of its true changes."""
         if self.kind == "sign_flip":
             return -1.0 * moves
         if self.kind == "scaling":
@@ -118,8 +118,8 @@ class Attack:
 def compute_hidden_change(honest: Sequence[Tensors], replies: int) -> Tensors:
     """Compute the change that malicious clients send in "A little is enough" (Baruch et al., NeurIPS 2019).
 
-    It is as many standard deviations below the honest mean as it can be while enough honest changes are
-    farther away. Here the malicious clients know all honest changes, which is the worst case.
+    The change is as many standard deviations below the honest mean as possible, provided that enough honest
+    changes are farther away. Here the malicious clients know all honest changes, which is the worst case.
     """
     if len(honest) < 2:
         return Tensors()
@@ -137,7 +137,7 @@ def compute_hidden_change(honest: Sequence[Tensors], replies: int) -> Tensors:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """How a simulated round closed: its seconds, and the positions of merged and late replies."""
+    """How a simulated round closed: its length in seconds, and the positions of merged and late replies."""
 
     seconds: float
     merged: tuple[int, ...]
@@ -172,7 +172,7 @@ class Faults:
         return self.dropout > 0 or self.deadline is not None
 
     def get_availability_rule(self) -> Availability | None:
-        """Return the rule that decides which clients are available; None if all always are."""
+        """Return the rule that decides which clients are available; None if all clients always are."""
         given = self.availability
         return RandomAvailability(given) if isinstance(given, int | float) else given
 

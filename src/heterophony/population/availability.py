@@ -23,8 +23,8 @@ RowsByClient = dict[str, list[tuple[float, ...]]]
 def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     """Read a file of availability or speeds: each client's rows of ``columns``; an empty value is infinity.
 
-    CSV: a column ``client`` besides the others. JSON: an object that maps each client to a row or to
-    a list of rows; each row is an array or an object.
+    A CSV file has a column ``client`` in addition to ``columns``. A JSON file has an object that maps each
+    client to a row or a list of rows; each row is an array or an object.
     """
     text = read_file_bytes(file).decode(errors="replace")
     try:
@@ -71,18 +71,18 @@ def group_csv_by_client(
 
 
 def list_client_rows(value: Any) -> Iterable[Any]:
-    """List a client's rows in a JSON file, where its value may be a list of rows or a single row."""
+    """List a client's rows in a JSON file, where the client's value may be a list of rows or a single row."""
     if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
         return value
     return [value]
 
 
 def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
-    """Convert a client's row in a file to numbers; raise DataError unless each is at least 0."""
+    """Convert a client's row in a file to numbers; raise DataError unless each number is at least 0."""
     problem = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
         values = [given[c] for c in columns] if isinstance(given, dict) else given
-        if isinstance(values, str):  # iterating over it would give its characters
+        if isinstance(values, str):  # iterating over a string would give its characters
             raise TypeError
         numbers = tuple(inf if v in (None, "") else float(v) for v in values)
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -110,7 +110,7 @@ class Availability:
         return 0.0
 
     def know(self, clients: Iterable[str]) -> None:
-        """Check the clients of a run before it starts; raise DataError if the rule does not match them."""
+        """Check a run's clients before it starts; raise DataError if the rule does not match them."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RandomAvailability(Availability):
 
 @dataclass(frozen=True)
 class Diurnal(CheckedSettings, Availability):
-    """Each client is available during a part of every day; its day starts at a random time."""
+    """Each client is available during a part of every day; each client's day starts at a random time."""
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
@@ -150,7 +150,7 @@ class Diurnal(CheckedSettings, Availability):
 
 @dataclass(frozen=True)
 class Trace(Availability):
-    """Clients in the file are available from ``start`` until just before ``end``; others always are."""
+    """Clients in the file are available from ``start`` until just before ``end``; other clients always are."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
     unit: TimeUnit = setting("rounds", "unit of the file: rounds or seconds")
@@ -187,12 +187,12 @@ class Trace(Availability):
 
 
 def draw_uniform(*key: object) -> float:
-    """Draw a uniform number from [0, 1) that depends only on the key, such as seed, round and client."""
+    """Draw a uniform number from [0, 1) that depends only on the key, such as (seed, round, client)."""
     return (derive_seed(*key) >> 10) / 2**53
 
 
 FILE_COLUMNS = ("sample_seconds", "bytes_per_second")
-MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any client, and sums stay finite
+MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any client, but sums stay finite
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,11 @@ class Speeds:
 
     @cached_property
     def file_rows(self) -> RowsByClient:
-        """The speeds of the clients in the file, as one row for each."""
+        """The speeds of the clients in the file, one row per client."""
         return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
 
     def check_clients(self, clients: Iterable[str]) -> None:
-        """Check the clients of a run before it starts; raise DataError if the file of speeds does not match them."""
+        """Check a run's clients before it starts; raise DataError if the speeds file does not match them."""
         unknown = self.file_rows.keys() - set(clients)
         if unknown:
             raise DataError(f"{self.file}: there is no client '{min(unknown)}'")

@@ -1,4 +1,4 @@
-"""Client selection: the clients of each round, by seed and round, the same for every algorithm."""
+"""Client selection: seed and round determine the clients of each round, for every algorithm alike."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RandomParticipation:
     def select_among(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
     ) -> list[str]:
-        """Select the usual number of clients among the reachable ones, or all of them if they are fewer."""
+        """Select the usual number of clients from the reachable ones, or all of these if they are fewer."""
         size = min(self.compute_sample_size(len(clients)), len(reachable))
         positions = self.draw_positions(t, clients, reachable, size, seed)
         return [reachable[i] for i in sorted(positions)]
@@ -117,7 +117,7 @@ class Skewed(RandomParticipation):
 class Poisson(RandomParticipation):
     """Selects every client independently with the same probability, so the number of clients varies.
 
-    Only this sampling amplifies differential privacy as its accounting assumes.
+    Only this sampling amplifies differential privacy as the privacy accounting assumes.
     """
 
     def compute_rate(self, clients: int) -> float:
@@ -176,7 +176,7 @@ def list_returned_clients(found: Any) -> list[Any]:
 def select_from_reachable(
     rule: Participation, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
 ) -> list[str]:
-    """Select the clients of a round among the reachable ones; a user's own rule sees only these."""
+    """Select a round's clients from the reachable ones; a user's own rule sees only reachable clients."""
     if not reachable:
         return []
     if isinstance(rule, RandomParticipation):

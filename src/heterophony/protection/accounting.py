@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-GRID = 2e-3  # grid of privacy losses; a finer one is slower, and lowers ε by less than 0.1 %
+GRID = 2e-3  # grid of privacy losses; a finer grid is slower, and lowers ε by less than 0.1 %
 MAX_CELLS = 1e6  # cells in a distribution of losses
-NOISE_DIGITS = 4  # digits of noise chosen for a target ε; it is rounded up
+NOISE_DIGITS = 4  # digits of the noise chosen for a target ε, which is rounded up
 
 
 def import_accounting() -> ModuleType:
@@ -60,13 +60,13 @@ def create_accountant(grid: float = GRID) -> Any:
 
 def choose_grid(noise: float, steps: int) -> float:
     """Choose the grid of privacy losses: a coarser one for noise so small that losses are huge."""
-    largest = steps / (2 * noise**2) + 8 * sqrt(steps) / noise  # about; sampling lowers it
+    largest = steps / (2 * noise**2) + 8 * sqrt(steps) / noise  # approximate; sampling lowers it
     return max(GRID, largest / MAX_CELLS)
 
 
 @lru_cache(maxsize=1 << 12)
 def compute_epsilon(noise: float, rate: float | None, steps: int, delta: float) -> float | None:
-    """Compute the privacy loss ε of ``steps`` releases at this δ; None if there is no noise, so no bound."""
+    """Compute the privacy loss ε of ``steps`` releases at this δ; without noise there is no bound: None."""
     if not steps:
         return 0.0
     if not noise:
@@ -111,14 +111,14 @@ def count_affordable(
 def draw_uniform(
     secret: bytes, purpose: str, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Draw uniform numbers for a purpose from the secret, between 0 and 1, excluding both ends."""
+    """Draw uniform numbers strictly between 0 and 1 from the secret, for one purpose."""
     stream = hashlib.shake_256(len(secret).to_bytes(8, "big") + secret + purpose.encode())
     words = np.frombuffer(stream.digest(8 * count), "<u8") >> np.uint64(11)
     return (words.astype(np.float64) + 0.5) / 2.0**53
 
 
 def draw_normal_like(tensors: Tensors, secret: bytes, purpose: str) -> Tensors:
-    """Draw standard normal noise from the secret, in float64, with the names and shapes of these tensors."""
+    """Draw standard normal noise from the secret, in float64, with these tensors' names and shapes."""
     from scipy.special import ndtri  # type: ignore[import-untyped]  # slow to import
 
     def draw(name: str, shape: torch.Size) -> torch.Tensor:

@@ -29,7 +29,7 @@ class RunFacts:
     shares_buffers: bool  # whether running statistics are averaged
     unreliable: bool  # whether a selected client may fail to reply
     attacked: bool  # whether there are simulated malicious clients
-    protections: tuple[Protection, ...]  # all that change something, in their order
+    protections: tuple[Protection, ...]  # all protections that change something, in order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Departure:
     client: str
     t: int
     received: Tensors  # sent by the algorithm to the client
-    announced: Tensors  # what protections on the server sent in addition
+    announced: Tensors  # what the server's protections sent in addition
     weight: float  # weight of the reply in a mean
     seed: int  # seed of the run, which all participants know
     secret: bytes  # secret of this client or of the simulation; never sent
@@ -47,9 +47,9 @@ class Departure:
 
 
 class PrivacyPromise(NamedTuple):
-    """The guarantee of differential privacy that ε and δ give: for which unit, and how ε is computed."""
+    """The differential-privacy guarantee that ε and δ give: for which unit, and how ε is computed."""
 
-    unit: str  # client or example: one more or less cannot be detected
+    unit: str  # client or example: whether one more is in the data cannot be detected
     delta: float
     accounting: str
 
@@ -69,7 +69,7 @@ class Gathering:
     t: int
     received: Mapping[str, Tensors]  # client -> what the algorithm sent
     expected: float | None  # the expected number of replies, if clients are drawn independently
-    empty_reply: Reply  # a reply that changes nothing, for a round without replies
+    empty_reply: Reply  # a reply without changes, for a round without replies
     secret: bytes  # secret of the run, which no client knows
 
 
@@ -83,10 +83,10 @@ class Gathered:
 
 @dataclass(frozen=True, repr=False)
 class Protection(CheckedSettings):
-    """A protection: it transforms the tensors that clients send. Algorithms do not know about it.
+    """A protection, which transforms the tensors that clients send. Algorithms do not know about it.
 
-    ``leave`` and ``arrive`` are a pair: what one writes, the other reads. If there are several
-    protections, the client's halves run in the order of the list, the server's in reverse order.
+    ``leave`` and ``arrive`` are a pair: one reads what the other writes. If there are several
+    protections, the client's halves run in list order, the server's in reverse order.
     """
 
     encodes: ClassVar[bool] = False  # whether it changes names, shapes or types of the sent tensors
@@ -102,7 +102,7 @@ class Protection(CheckedSettings):
 
     @property
     def is_identity(self) -> bool:
-        """Return True if the protection's settings change nothing; then none of its code runs."""
+        """Return True if the protection's settings make it a no-op; then none of its code runs."""
         return False
 
     @property
@@ -112,7 +112,7 @@ class Protection(CheckedSettings):
 
     @property
     def merge_kind(self) -> MergeKind:
-        """What the algorithm's ``merge`` may depend on: anything, replies but not their senders, or only their sum."""
+        """What the algorithm's ``merge`` may use: anything, replies without senders, or only their sum."""
         return "any"
 
     @property
@@ -142,7 +142,7 @@ class Protection(CheckedSettings):
 
     # Privacy --------------------------------------------------------------------------------
     def promise(self, run: RunFacts) -> PrivacyPromise | None:
-        """Return the guarantee of differential privacy; None if the protection gives none."""
+        """Return the differential-privacy guarantee; None if the protection gives none."""
         return None
 
     def spend(
@@ -150,7 +150,7 @@ class Protection(CheckedSettings):
     ) -> float | None:
         """Compute the privacy loss ε after this number of rounds; None if there is no bound.
 
-        ``before`` is ε before the last of them; ``replies`` are all replies of the last one.
+        ``before`` is ε before the last round; ``replies`` are all replies of the last round.
         """
         return None
 

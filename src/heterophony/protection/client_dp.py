@@ -1,4 +1,4 @@
-"""Client-level differential privacy: McMahan et al., ICLR 2018, with current accounting."""
+"""Client-level differential privacy: McMahan et al., ICLR 2018, with today's privacy accounting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.tensors import Tensors, apply_moves, compute_moves, compute_norm
 from . import base
 from .accounting import compute_epsilon, count_affordable, draw_normal_like, find_noise
 
-MARGIN = 1e-6  # relative margin below the bound, because replies are rounded to float32
+MARGIN = 1e-6  # relative margin below the bound, as replies are rounded to float32
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,7 +139,7 @@ class ClientDP(base.Protection):
         return base.Departed(apply_moves(up, departure.received, moves))
 
     def gather(self, replies: Sequence[Reply], gathering: base.Gathering) -> base.Gathered:
-        """Clip again, because a client may not have clipped; divide by the expected number; add the noise."""
+        """Clip again, as a client may not have clipped; divide by the expected reply count; add the noise."""
         if self.where == "device" or (not replies and gathering.expected is None):
             return base.Gathered(replies)
         replies = replies or [gathering.empty_reply]
@@ -148,7 +148,7 @@ class ClientDP(base.Protection):
         for reply in replies:
             received = gathering.received.get(reply.client, reply.tensors)
             moves = clip_moves(compute_moves(reply.tensors, received), self.clip)
-            # a mean of these replies divides by their number: it must be the expected one
+            # a mean of these replies divides by their count, which must be the expected count
             moves = moves * (len(replies) / expected)
             if self.noise:
                 noise = draw_normal_like(moves, gathering.secret, f"server noise|{gathering.t}")

@@ -16,7 +16,7 @@ from ..core.tensors import Tensors, apply_moves, is_movable, list_moves, matches
 from .base import PREFIX, Departed, Departure, Protection
 
 UNIT = 2.0**-40  # finer than float32 for all values above 2^-17
-LIMIT = 2.0**22  # limit for values: their units, and sums of two, then fit into 63 bits
+LIMIT = 2.0**22  # limit for values, so that their units, and sums of two, fit into 63 bits
 
 
 def to_units(values: Tensor, what: str) -> Tensor:
@@ -55,7 +55,7 @@ class Compression(Protection):
     """
 
     encodes: ClassVar[bool] = True
-    once_per_round: ClassVar[bool] = True  # else a remainder would be sent twice
+    once_per_round: ClassVar[bool] = True  # otherwise, a remainder would be sent twice
 
     def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
         names = [k for k in list_moves(up, departure.received) if self.compresses(k, up[k])]
@@ -95,7 +95,7 @@ class Compression(Protection):
         return is_movable(tensor, tensor)
 
     def list_parts(self) -> tuple[str, ...]:
-        """Return the names of the parts of which a compressed tensor consists."""
+        """Return the names of a compressed tensor's parts."""
         raise NotImplementedError
 
     def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
@@ -121,16 +121,16 @@ def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int
 
 
 def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
-    """Return the units of a part of a compressed tensor that holds float32 values."""
+    """Return the units of a compressed tensor's part that holds float32 values."""
     return from_float32(get_part(parts, part, torch.float32, numel))
 
 
-STEPS = 127  # steps of 8 bits in each direction
+STEPS = 127  # quantisation steps of 8 bits in each direction
 
 
 @dataclass(frozen=True, repr=False)
 class Quantize(Compression):
-    """Send every change with 8 bits or 1 bit, and one scale per tensor; remember the rounding error."""
+    """Send every change as 8-bit or 1-bit values with one scale per tensor; remember the rounding error."""
 
     bits: Literal[1, 8, 32] = setting(8, "bits per value; 32 changes nothing")
 
@@ -212,7 +212,7 @@ class TopK(Compression):
 
     def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
         k = ceil(self.get_ratio(name) * units.numel() - 1e-9)
-        # the largest first; of equal ones, the first: so that every machine sends the same
+        # the largest first and, among equal values, the first, so that every machine sends the same
         order = torch.argsort(units.abs(), descending=True, stable=True)
         positions = order[: max(1, k)].sort().values
         values = round_to_float32(units[positions])

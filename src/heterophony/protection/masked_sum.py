@@ -21,8 +21,8 @@ from ..core.settings import setting
 from ..core.tensors import Tensors, apply_moves, compute_moves
 from .base import PREFIX, Departed, Departure, Gathered, Gathering, MergeKind, Protection, RunFacts
 
-MASKED = f"{PREFIX}masked/"  # before the names of masked tensors
-LARGEST = 2.0**62  # limit for the sum over clients; above, numbers modulo 2^64 change sign
+MASKED = f"{PREFIX}masked/"  # prefix of the names of masked tensors
+LARGEST = 2.0**62  # limit for the sum over clients; above it, numbers modulo 2^64 change sign
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,6 +122,6 @@ def add_masked(masked: Sequence[Tensor]) -> Tensor:
 
 
 def draw_mask(key: tuple[object, ...], shape: torch.Size) -> Tensor:
-    """Draw the mask of a pair of clients: uniform numbers modulo 2^64, which both can draw."""
+    """Draw a client pair's mask: uniform numbers modulo 2^64, which both clients can draw."""
     words = make_generator(*key).integers(-(2**63), 2**63 - 1, shape, np.int64, endpoint=True)
     return torch.from_numpy(np.asarray(words))

@@ -1,4 +1,4 @@
-"""Example-level differential privacy: DP-SGD on a client, with gradients of single examples by Opacus."""
+"""Example-level differential privacy: DP-SGD on a client, with per-example gradients from Opacus."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .accounting import compute_epsilon, draw_normal_like, draw_uniform
 from .base import PREFIX, Departed, Departure, PrivacyPromise, Protection, RunFacts
 
 WHERE = "protection.example_dp"
-TOLERANCE = 1e-3  # allowed difference of the mean of single gradients from the batch's gradient
-COUPLING_TOLERANCE = 1e-5  # allowed difference of one example's gradients in two batches
+TOLERANCE = 1e-3  # allowed difference between the mean of single gradients and the batch's gradient
+COUPLING_TOLERANCE = 1e-5  # allowed difference between one example's gradients in two batches
 SEARCHED_EXAMPLES = 50  # examples among which ``choose_coupling_examples`` chooses
 
 
 class SingleGradients:
-    """Clips the gradients of single examples, which Opacus computes besides those of the mini-batch."""
+    """Clips single examples' gradients, which Opacus computes in addition to the mini-batch's."""
 
     def __init__(self) -> None:
         self.checked = False
@@ -70,7 +70,7 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
             " support; choose another algorithm or client_dp"
         )
     try:
-        # its own rules for convolutions are wrong where weights are in the format channels_last
+        # its own rules for convolutions are wrong for weights in the format channels_last
         hooked = GradSampleModule(net, strict=False, force_functorch=True)
     except NotImplementedError as error:
         reason = " ".join(str(error).split())
@@ -88,12 +88,12 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
 
 
 def get_single_gradients(parameter: Tensor) -> Tensor | None:
-    """Return a parameter's gradient for each example, as Opacus stores it; None if there is none."""
+    """Return a parameter's gradient for each example, as stored by Opacus; None if there is none."""
     return getattr(parameter, "grad_sample", None)
 
 
 def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError if the loss uses parameters outside of layers, where Opacus misses their gradients."""
+    """Raise ConfigError if the loss uses parameters outside of layers, where Opacus misses the gradients."""
     for name, p in named.items():
         if p.grad is None:
             continue
@@ -110,11 +110,11 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
 
 
 def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
-    """Raise ConfigError if the loss of an example depends on others in its batch, which DP-SGD rules out.
+    """Raise ConfigError if an example's loss depends on others in its batch, which DP-SGD does not allow.
 
     The gradients of the same examples are compared in three small batches: unchanged, with the last
-    example replaced, and without the last example. The parameters are moved a little for this: a term such
-    as a distance from received features may have no gradient where they are.
+    example replaced, and without the last example. The parameters are moved a little for this comparison: at
+    the original parameters, a term such as a distance from received features may have no gradient.
     """
     if len(samples) < 2:
         return
@@ -125,7 +125,7 @@ def check_uncoupled(named: Tensors, loss: Loss, samples: Samples) -> None:
             usual = compute_single_gradients(named, loss, x, y)[:-1]
             is_random = not torch.equal(GeneratorStates.save().cpu, drawn.cpu)
         batches = [other, (x[:-1], y[:-1])]
-        for changed in batches[:1] if is_random else batches:  # a smaller batch has other draws
+        for changed in batches[:1] if is_random else batches:  # smaller batches draw differently
             with drawing_again(drawn):
                 found = compute_single_gradients(named, loss, *changed)[: len(usual)]
             if float((found - usual).norm(dim=1).max()) > COUPLING_TOLERANCE * (
@@ -149,7 +149,7 @@ def make_batches(samples: Samples) -> tuple[tuple[Tensor, Tensor], tuple[Tensor,
 
 
 def choose_coupling_examples(labels: Tensor) -> tuple[list[int], int]:
-    """Choose the examples of ``make_batches``: the first and last have one class; also choose a replacement.
+    """Choose the examples for ``make_batches``, the first and last of one class; also choose a replacement.
 
     If possible, the replacement has another class, so that a loss that counts the classes of a batch is
     detected.
@@ -217,7 +217,7 @@ class PrivateClient(Client):
 
     @property
     def steps(self) -> int:
-        """The number of steps in a round, also while the algorithm must not see the examples."""
+        """The number of steps in a round, available even while the algorithm must not see the examples."""
         samples, self.data = self.data, self.private_data
         try:
             return super().steps
@@ -235,9 +235,9 @@ class PrivateClient(Client):
     def _run_steps(
         self, call: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
-        """Run the steps of a training pass by DP-SGD; return the sum of losses and the number of steps."""
+        """Run the steps of a training pass by DP-SGD; return the sum of losses and the step count."""
         named, how, total = call.named, call.how, self.count_steps(call)
-        self.passes += 1  # two passes may have one name, and must not share their noise
+        self.passes += 1  # two passes may have one name, but must not share their noise
         with single_gradients(self.net) as gradients:
             if total:
                 check_uncoupled(named, call.loss, self.private_data.train)
@@ -285,7 +285,7 @@ class PrivateClient(Client):
         noise = draw_normal_like(Tensors(sums), self.secret, f"example noise|{purpose}")
         for k, p in named.items():
             shaken = sums[k] + (self.noise * self.clip * noise[k]).to(sums[k])
-            # the optimiser's kernel reads gradient and parameter in one order
+            # the optimiser's kernel reads gradient and parameter in the same order
             p.grad = match_memory_format(shaken / (rate * len(samples)), p)
         return value
 
@@ -333,7 +333,7 @@ def guard_examples(client: Client) -> Iterator[None]:
 
 @dataclass(frozen=True, repr=False)
 class ExampleDP(Protection):
-    """Clip the gradient of each example, and add noise to every step of local training (Opacus)."""
+    """Clip each example's gradient, and add noise to every step of local training (Opacus)."""
 
     guards_replies: ClassVar[bool] = True
     once_per_round: ClassVar[bool] = True
@@ -345,7 +345,7 @@ class ExampleDP(Protection):
 
     @property
     def needs_secret(self) -> bool:
-        return True  # also for the draws of examples
+        return True  # also needed for the draws of examples
 
     def choose_client(self, secret: bytes) -> Callable[..., Client]:
         return partial(PrivateClient, clip=self.clip, noise=self.noise, secret=secret)

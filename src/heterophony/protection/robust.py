@@ -19,7 +19,7 @@ from .base import Gathered, Gathering, MergeKind, Protection
 
 @dataclass(frozen=True, repr=False)
 class CoordinateRule(Protection):
-    """Base of rules that combine the replies entry by entry; every reply then has the combined change.
+    """Base of rules that combine the replies entry by entry and then give every reply the combined change.
 
     Other values that clients send, such as counts that become weights, are combined in the same way.
     """
@@ -54,12 +54,12 @@ class CoordinateRule(Protection):
         return Gathered(out)
 
     def combine_all(self, items: Sequence[Tensors]) -> Tensors:
-        """Combine the replies' tensors of each name, over the replies that have it."""
+        """Combine the replies' tensors name by name, over the replies that have the name."""
         names = sorted({k for item in items for k in item})
         return Tensors({k: self.combine_tensors([i[k] for i in items if k in i]) for k in names})
 
     def combine_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Combine the replies' tensors of one name; for integers, take the lower median."""
+        """Combine the replies' tensors that have one name; for integers, take the lower median."""
         first = tensors[0]
         values = torch.stack([v.double() for v in tensors])
         if first.is_floating_point() and len(tensors) > 2 * self.f:
@@ -82,10 +82,10 @@ class Median(CoordinateRule):
 
 @dataclass(frozen=True, repr=False)
 class TrimmedMean(CoordinateRule):
-    """Merge the mean of every coordinate without its f largest and f smallest values."""
+    """Merge the mean of every coordinate, leaving out the f largest and f smallest values."""
 
     def combine(self, values: Tensor) -> Tensor:
-        rows = torch.sort(values, dim=0).values  # a sum in sorted order has the same bits always
+        rows = torch.sort(values, dim=0).values  # a sum in sorted order always has the same bits
         return rows[self.f : len(rows) - self.f].mean(0)
 
 
@@ -156,7 +156,7 @@ class Krum(Protection):
             )
         rows = torch.stack([torch.cat([m[k].flatten() for k in names]) for m in moves])
         scores = compute_krum_scores(rows, len(replies) - self.f - 2)
-        # equal scores: by content, so that the order of the replies does not matter
+        # rank equal scores by content, so that the order of the replies does not matter
         order = sorted(range(len(replies)), key=lambda i: (scores[i], replies[i].tensors.digest()))
         chosen = set(order[: self.m or len(replies) - self.f])
         kept = [r for i, r in enumerate(replies) if i in chosen]
@@ -165,7 +165,7 @@ class Krum(Protection):
 
 
 def compute_krum_scores(rows: torch.Tensor, nearest: int) -> list[float]:
-    """Return each reply's Krum score: the sum of squared distances to its nearest replies."""
+    """Return each reply's Krum score: the sum of squared distances to the nearest other replies."""
     squares = torch.stack([(rows - row).square().sum(1) for row in rows])
-    squares = torch.minimum(squares, squares.T)  # both are the same but for rounding
+    squares = torch.minimum(squares, squares.T)  # both are the same except for rounding
     return [float(torch.sort(row).values[1 : nearest + 1].sum()) for row in squares]

@@ -22,7 +22,7 @@ def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
 
 
 def bisect_clients(cosines: Tensor) -> tuple[list[int], float]:
-    """Split a cluster of clients in two; return the part without the first one, and the largest cosine across.
+    """Split a client cluster in two; return the part without the first client, and the largest cosine across.
 
     Parts are joined in order of decreasing cosine until two are left: no other split makes the
     largest cosine between the two parts smaller.
@@ -60,7 +60,7 @@ def list_frozen(layer: nn.Module) -> list[Tensor]:
 
 
 def hold_out_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
-    """Split a client's examples into those to train on and those to hold out, spread evenly.
+    """Split a client's examples into those to train on and those to hold out, which are spread evenly.
 
     The split is the same in every round. With fraction 0, or a single example, both parts have all
     examples.

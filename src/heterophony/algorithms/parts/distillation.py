@@ -87,7 +87,7 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # as in the code of FedCP's authors
 
 
 def compute_mmd(a: Tensor, b: Tensor) -> Tensor:
-    """Compute the squared MMD of two sets with equal numbers of vectors, summed over the bandwidths."""
+    """Compute the squared MMD between two sets of equally many vectors, summed over the bandwidths."""
     a, b = a.flatten(1).float(), b.flatten(1).float()
     pairs = ((a, a, 1.0), (b, b, 1.0), (a, b, -2.0))
     terms = [
@@ -105,7 +105,7 @@ def square_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 def make_generator(classes: int, width: int, noise: int, hidden: int) -> nn.Module:
-    """Make FedGen's generator: a net of two layers that maps noise and a label to features."""
+    """Make FedGen's generator: a two-layer net that maps noise and a label to features."""
     layers = {"inner": nn.Linear(noise + classes, hidden), "outer": nn.Linear(hidden, width)}
     return nn.ModuleDict(layers)
 
@@ -136,7 +136,7 @@ def on_one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """Settings of FedGen's generator training: ``noise`` is the width of its noise, ``diversity`` a weight."""
+    """Training settings of FedGen's generator: ``noise`` is a width, ``diversity`` a loss weight."""
 
     steps: int
     batch: int
@@ -148,7 +148,7 @@ class GeneratorTraining:
 def train_generator(
     w: Tensors, heads: Tensors, labels: Tensor, how: GeneratorTraining, kept: Tensors
 ) -> tuple[Tensors, Tensors]:
-    """Train FedGen's generator: the mean head must recover the labels. Return parameters and Adam's state."""
+    """Train FedGen's generator to make the mean head recover the labels; return parameters and Adam's state."""
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
     assert weight is not None

@@ -16,7 +16,7 @@ RARE_EXAMPLES = 0.1  # added to the number of examples of every class, for the s
 
 
 class GaussianHead(nn.Module):
-    """Classify features by class means and a common covariance; all classes are equally likely."""
+    """Classifies features by class means and a common covariance; all classes are equally likely."""
 
     means: Tensor
     covariance: Tensor
@@ -38,10 +38,10 @@ class GaussianHead(nn.Module):
 
 
 class ClassStatistics(nn.Module):
-    """Feature statistics common to the clients, per example: shares and sums of classes, and scatter.
+    """Feature statistics common to all clients, per example: class shares, class sums, and scatter.
 
     They are parameters without a gradient, so they are sent, averaged and protected as weights are.
-    As they are means over examples, their weighted mean over clients is that over all examples.
+    As they are means over examples, their weighted mean over clients is the mean over all examples.
     """
 
     def __init__(self, classes: int, width: int, covariance: bool) -> None:
@@ -57,7 +57,7 @@ class ClassStatistics(nn.Module):
 
     @torch.no_grad()
     def move_halfway(self, statistics: Tensors) -> None:
-        """Move the feature statistics halfway towards these."""
+        """Move the feature statistics halfway towards these values."""
         for name, parameter in self.named_parameters():
             parameter.lerp_(statistics[name].to(parameter), 0.5)
 
@@ -88,7 +88,7 @@ def fit_discriminant(
     covariance_examples: float,
     ridge: float,
 ) -> Tensors:
-    """Fit a linear discriminant to a client's and the common feature statistics, with the client's prior.
+    """Fit a linear discriminant to a client's and the common feature statistics; use the client's prior.
 
     Return its weight and bias. The common mean of a class counts as ``mean_examples`` examples, the
     common covariance as ``covariance_examples``. A class without a common mean uses the mean of all

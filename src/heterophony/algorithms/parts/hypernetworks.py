@@ -21,7 +21,7 @@ from .distillation import on_one_thread
 
 MADE = "made/"
 LARGEST_NORM = 50.0  # limit of the gradient's norm, as in the authors' code
-# computes a client's embedding from the parameters and the client's name
+# parameters, client's name -> client's embedding
 Embed = Callable[[Tensors, str], Tensor]
 
 
@@ -49,7 +49,7 @@ def compute_features(w: Tensors, embedding: Tensor) -> Tensor:
 
 
 def make_model(w: Tensors, embedding: Tensor, like: Tensors) -> Tensors:
-    """Make the model of an embedding with a hypernetwork, with the names and shapes of ``like``."""
+    """Make the model for an embedding with a hypernetwork, with the names and shapes of ``like``."""
     z = compute_features(w, embedding)
 
     def make_tensor(name: str, v: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class HypernetworkOnServer(Algorithm):
     layers: int = setting(4, "number of hidden layers of the hypernetwork", low=1)
 
     def create_parameters(self, server: Server) -> Tensors:
-        """Create the hypernetwork's parameters; subclasses add embeddings, or the net that makes them."""
+        """Create the hypernetwork's parameters; subclasses add embeddings, or the net that computes them."""
         return create_hypernetwork(
             server.learned, self.get_embedding_width(server), self.hidden, self.layers
         )

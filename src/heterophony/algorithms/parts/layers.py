@@ -61,7 +61,7 @@ class ConditionalValve(nn.Module):
 
 
 class FixedDirections(nn.Module):
-    """A last layer with fixed class directions: a logit is the inner product with its direction.
+    """A last layer with fixed class directions: each logit is the inner product of features and direction.
 
     The directions follow from the sizes alone, so they are neither sent nor stored.
     """
@@ -216,7 +216,7 @@ def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Ten
 
 
 class SwitchableNorm(nn.Module):
-    """A normalisation layer with a learned mixture of the statistics of channel, image and batch."""
+    """A normalisation layer that uses a learned mixture of channel, image and batch statistics."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -269,5 +269,5 @@ def pack_bits(flags: Tensor) -> Tensor:
 
 
 def unpack_bits(packed: Tensor) -> Tensor:
-    """Unpack the flags of ``pack_bits``; up to seven unset ones follow them."""
+    """Unpack the flags packed by ``pack_bits``; up to seven unset flags follow."""
     return torch.from_numpy(np.unpackbits(packed.numpy(), bitorder="little")).bool()

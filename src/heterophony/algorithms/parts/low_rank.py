@@ -81,12 +81,12 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def get_first_factors(client: Client) -> Tensors:
-    """Return the low-rank factors that a client had before its first round; store them in that round."""
+    """Return the low-rank factors that a client had before its first round, in which they are stored."""
     return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
 
 
 def measure_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
-    """Measure how far FedDecomp's full-rank part moved, and average how far the low-rank parts did."""
+    """Measure how far FedDecomp's full-rank part moved, and how far its low-rank parts moved on average."""
     moved = compute_full_rank_distance(after.learned, after.memory["first"])
     kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
     means = {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
@@ -154,7 +154,7 @@ class DualAdapter(nn.Module):
     def __init__(self, layer: LoRALinear | LoRAConv2d) -> None:
         super().__init__()
         self.common, self.own = layer, copy_module(layer)
-        for name in ("weight", "bias"):  # the two have these in common
+        for name in ("weight", "bias"):  # what both updates have in common
             self.own._parameters[name] = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def compress_moves(after: Tensors, before: Tensors, energy: float) -> Tensors:
 
 
 def compress_matrix(matrix: Tensor, energy: float) -> Tensor:
-    """Compress a matrix by SVD: one row per singular value, its value times left vector, then right vector.
+    """Compress a matrix by SVD: one row per singular value, with value times left vector, then right vector.
 
     The largest singular values are kept, until their squares exceed the share ``energy`` of the sum of
     squares. If that is no smaller than the matrix, the rows are the matrix itself, padded with zeros.
@@ -246,7 +246,7 @@ def restore_moves(sent: Tensors, before: Tensors) -> Tensors:
 
 
 def restore_matrix(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Rebuild a matrix from the rows of ``compress_matrix``."""
+    """Rebuild a matrix from the rows that ``compress_matrix`` returns."""
     height, width = shape
     if len(rows) * (height + width) < height * width:
         return rows[:, :height].T @ rows[:, height:]

@@ -60,7 +60,7 @@ def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
 
 
 def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
-    """Project points (rows, or one) onto the simplex of nonnegative entries that sum to ``total``."""
+    """Project one or several points (rows) onto the simplex of nonnegative entries with sum ``total``."""
     falling = points.sort(-1, descending=True).values
     over = (falling.cumsum(-1) - total) / torch.arange(1, points.shape[-1] + 1).to(points)
     used = (falling > over).sum(-1, keepdim=True)
@@ -68,7 +68,7 @@ def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
 
 
 def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
-    """Assign each row a point of the simplex, so that similar rows are near each other.
+    """Assign each row a point of the simplex, so that similar rows get nearby points.
 
     The rows are projected on their first principal components and then onto simplices of a thousand
     sizes. The size that spreads them best, by the energy of equal charges, is used.
@@ -116,7 +116,7 @@ def stack_cores(client: Client) -> Tensors:
 
 
 def count_other_clients(client: Client) -> int:
-    """Return how many other clients APPLE's client knows of: all of the run."""
+    """Return how many other clients an APPLE client knows of: all other clients of the run."""
     return len(client.received["apple/samples"])
 
 
@@ -189,7 +189,7 @@ def keep_received_cores(client: Client) -> None:
 
 
 def choose_wanted_cores(client: Client, p: Tensor, count: int) -> Tensors:
-    """Choose whose core models APPLE's client receives next: first, at random, those never received.
+    """Choose whose core models an APPLE client receives next: first, at random, those never received.
 
     Each of the others is drawn with probability proportional to a power: its exponent is the
     absolute weight, and its base grows with the number of downloads so far.
@@ -210,7 +210,7 @@ def choose_downloads(liking: Tensor, known: Sequence[bool], count: int, chance: 
 
     ``liking`` has the preferences of each client in a row, and ``known`` marks the clients with a model.
     Each choice is the remaining client with the highest preference (ties are broken at random) or, with
-    probability ``chance``, a random one of them.
+    probability ``chance``, a random remaining client.
     """
     n, rows = len(liking), []
     explores, ranks = torch.rand(n, count) < chance, torch.rand(n, n)

@@ -1,4 +1,4 @@
-"""Prototypes: mean features of classes, which clients send, and to which they keep their features close."""
+"""Prototypes: mean features of classes, which clients send and keep their features close to."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
 
 @dataclass(frozen=True)
 class PrototypeTraining:
-    """Settings of the server's training on the prototypes of a round, by plain SGD."""
+    """Settings of the server's training on a round's prototypes, by plain SGD."""
 
     epochs: int
     batch: int

@@ -16,7 +16,7 @@ from ...core.samples import ClientData, Samples
 from ...core.tensors import Tensors
 from ...core.training import Training
 
-with warnings.catch_warnings():  # kornia warns of its own deprecations while it is imported
+with warnings.catch_warnings():  # kornia warns of its own deprecations when it is imported
     warnings.simplefilter("ignore")
     from kornia import augmentation as kornia
     from kornia.augmentation.auto import AutoAugment
@@ -90,7 +90,7 @@ AUTO_AUGMENTATIONS: dict[Augmentation, Callable[[Tensor], Tensor]] = {
 AUGMENTATIONS: tuple[Augmentation, ...] = "simple", *AUTO_AUGMENTATIONS
 
 
-SIZE = "fedreg/size"  # the tensor that sends clients the statistic of all sizes
+SIZE = "fedreg/size"  # name of the tensor that sends clients the statistic of all sizes
 Threshold = Literal["mean", "max", "median", "second_min", "min"]
 ThresholdScope = Literal["class_nonzero", "client_size"]
 
@@ -105,7 +105,7 @@ def compute_statistic(counts: Tensor, threshold: Threshold) -> Tensor:
 
 
 def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | None) -> int:
-    """Compute the number of examples to which each class of one client is balanced.
+    """Compute the target size to which each class of a client is balanced.
 
     ``counts`` are the client's examples by class. ``size`` is the statistic of all clients' sizes,
     if that is the scope: it is divided evenly among the classes that the client holds.
@@ -130,14 +130,14 @@ def compute_own_target(client: Client, threshold: Threshold) -> int:
 
 
 def compute_class_targets(counts: Tensor, threshold: Threshold, scope: ThresholdScope) -> list[int]:
-    """Compute the class targets of all clients from their examples by class (clients × classes)."""
+    """Compute all clients' class targets from their example counts (clients × classes)."""
     sizes = counts.sum(1)
     size = compute_statistic(sizes, threshold) if scope == "client_size" else None
     return [compute_class_target(row, threshold, size) for row in counts]
 
 
 def describe_class_target(threshold: Threshold, scope: ThresholdScope) -> str:
-    """Describe in words the number of examples to which a class is balanced."""
+    """Describe in words the target size to which a class is balanced."""
     statistic = threshold.replace("_", " ")
     if scope == "class_nonzero":
         return f"the {statistic} of the client's class counts"
@@ -189,7 +189,7 @@ def choose_balanced_examples(samples: Samples, target: int) -> tuple[Tensor, Ten
 
 
 def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
-    """Count the examples that balancing would keep and copy, given a client's examples by class."""
+    """Count the examples that balancing would keep and copy, given a client's example counts by class."""
     held = counts[counts > 0]
     return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
 

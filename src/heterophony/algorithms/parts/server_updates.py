@@ -45,14 +45,14 @@ class ReceivedPull:
 
     def __init__(self, client: Client, proximal: float, dynamic: float) -> None:
         self.client, self.dynamic = client, dynamic
-        self.strength = proximal or dynamic  # not both: see check_one_term
+        self.strength = proximal or dynamic  # never both: see check_one_term
         shared = client.shared().keys() & params(client.net).keys() if self.strength else ()
         self.received = Tensors({k: v for k, v in weights(client.net).items() if k in shared})
         self.correction = get_correction(client, self.received)
         self.pull = self.compute_pull if self.strength else None
 
     def compute_pull(self, w: Tensors) -> Tensors:
-        """Compute the proximal or dynamic term that is added to the gradient of the parameters ``w``."""
+        """Compute the proximal or dynamic term to add to the gradient of the parameters ``w``."""
         return self.strength * (w - self.received) - self.correction
 
     def end_round(self) -> None:

@@ -26,16 +26,16 @@ class Share:
 
     train: Indices
     test: Indices
-    name: str = ""  # the client's name; empty: the client is numbered
+    name: str = ""  # the client's name; if empty, the client is numbered
     validation: Indices = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The settings that are passed to every partition."""
+    """The settings that every partition receives."""
 
     clients: int
-    train_fraction: float = 0.75  # share of a client's examples, unless the partition decides
+    train_fraction: float = 0.75  # training share, unless the partition decides
     # "merged": partition training and test set as one; "official": the training set, and the test
     # set in the same proportions
     split: SplitMode = "merged"
@@ -65,7 +65,7 @@ Partition = LabelPartition | DatasetPartition
 
 @dataclass(frozen=True, kw_only=True)
 class SeededRule(CheckedSettings):
-    """Base class of partitions and skews; their seed can stay fixed while the run's seed varies."""
+    """Base class of partitions and skews, whose seed can stay fixed while the run's seed varies."""
 
     seed: int | None = setting(None, "seed of this rule only; default: the run's seed", low=0)
 
@@ -106,7 +106,7 @@ def partition_test_set(
 ) -> list[Indices]:
     """Partition the test set class by class, in proportion to the clients' training examples.
 
-    Every test example of a class that is in some client's training set goes to exactly one client.
+    Every test example whose class is in some client's training set goes to exactly one client.
     """
     classes = int(labels.max()) + 1
     held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in trains], axis=1)

@@ -1,4 +1,4 @@
-"""Partitions client by client: users of the data set, a Dirichlet draw per client, or a file."""
+"""Partitions client by client: from the data set's users, a Dirichlet draw per client, or a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Make users of the data set clients, chosen at random from those with enough examples."""
+    """Turn users of the data set into clients, chosen at random from those with enough examples."""
 
     min_size: int = setting(2, "minimum number of examples of a user", low=2)
     min_train: int = setting(1, "minimum number of training examples of a user", low=1)
@@ -161,7 +161,7 @@ class PerClientDirichlet(SeededRule):
         return Share(np.concatenate(train), np.concatenate(test))
 
     def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
-        """Compute how many examples of each class a client draws: rounded shares, at most ``size`` in all."""
+        """Compute how many examples of each class a client draws: rounded shares, at most ``size`` in total."""
         counts, left = [], size
         for share in mix:
             counts.append(min(int(size * share + 0.5), left))
@@ -228,7 +228,7 @@ def check_share(share: Share, who: str, examples: int) -> None:
 
 
 def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
-    """Compute the digest of examples and labels, which shows whether a partition file is for these data."""
+    """Compute a digest of examples and labels, which shows whether a partition file is for these data."""
     h = hashlib.sha256()
     for array in (x, y):
         h.update(f"{array.dtype}{array.shape}".encode())
@@ -251,7 +251,7 @@ def write_partition(
         return
     if path.suffix != ".json":
         raise DataError(f"cannot write {path}: a partition is a .json or an .npz file")
-    # a line per client: people can read and compare it
+    # one line per client, so that people can read and compare the file
     lines = [f"{json.dumps(c)}: {json.dumps(encode_share(s))}" for c, s in clients.items()]
     named = f'"nets": {json.dumps(nets)}, ' if nets else ""
     head = f'{{"data_sha256": "{data_sha256}", {named}"clients": {{\n'
@@ -284,7 +284,7 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
         raise DataError(f"data.partition.path: there is no {path}") from None
     except OSError as error:
         raise DataError(f"data.partition.path: cannot read {path}: {error.strerror}") from None
-    except Exception:  # numpy and zipfile raise almost anything for a damaged file
+    except Exception:  # numpy and zipfile can raise almost any error for a damaged file
         raise DataError(
             f"data.partition.path: cannot read {path} as a partition; it must hold, for"
             ' every client, rows: {"0": {"train": [0, 1], "test": [2]}, …}'
@@ -292,7 +292,7 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    """Read a partition from JSON, with the digest of its data if the file has one."""
+    """Read a partition from JSON, and the digest of its data if the file has one."""
     content = json.loads(
         read_regular_file(path, DATA_LIMIT), object_pairs_hook=make_dict_of_unique_keys
     )
@@ -318,7 +318,7 @@ def make_dict_of_unique_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]
 
 
 def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    """Read a partition from ``.npz``, with the digest of its data if the file has one."""
+    """Read a partition from ``.npz``, and the digest of its data if the file has one."""
     content: dict[str, Any] = dict(load_npz(path))
     none = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
     content = {**none, **content}

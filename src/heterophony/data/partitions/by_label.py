@@ -47,7 +47,7 @@ class Quantity(SeededRule):
 
 
 def check_per_client(per_client: int, classes: int) -> None:
-    """Raise ConfigError if a client is to hold more classes than exist."""
+    """Raise ConfigError if clients are to hold more classes than exist."""
     if per_client > classes:
         raise ConfigError(
             f"data.partition.per_client: must be at most the number of classes ({classes}), not"
@@ -160,7 +160,7 @@ class Shards(SeededRule):
 
 @dataclass(frozen=True)
 class Dirichlet(SeededRule):
-    """Divide each class in Dirichlet proportions; a client that has its fair share receives no more."""
+    """Divide each class in Dirichlet proportions; clients that have their fair share receive no more."""
 
     alpha: float = setting(0.1, "small: very different labels; large: similar labels", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
@@ -195,12 +195,12 @@ class Dirichlet(SeededRule):
         )
 
     def draw_cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
-        """Draw where to cut each class among the clients, as clients + 1 ascending positions."""
+        """Draw where to cut each class into the clients' pieces, as clients + 1 ascending positions."""
         fair, held = sizes.sum() / clients, np.zeros(clients, np.int64)
         out = np.zeros((len(sizes), clients + 1), np.int64)
         for c, n in enumerate(sizes):
             share = draw.dirichlet(np.full(clients, self.alpha)) * (held < fair)
-            if not n:  # nothing to divide, and every client may already have its fair share
+            if not n:  # nothing to divide, and all clients may already have their fair share
                 continue
             if share.sum() <= 0:  # all shares are too small for a float
                 share = (held < fair).astype(float)

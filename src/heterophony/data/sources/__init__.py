@@ -1,4 +1,4 @@
-"""Read data sets: by name (``registry.py``), from files of users, or from the Hugging Face hub."""
+"""Read data sets: by name (``registry.py``), from users' files, or from the Hugging Face hub."""
 
 from .arrays import read_npz, wrap_arrays
 from .registry import (

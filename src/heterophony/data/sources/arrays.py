@@ -1,4 +1,4 @@
-"""Users' arrays: ``.npz`` files, MedMNIST, and data sets of torch, with the clients that they name."""
+"""Users' arrays: ``.npz`` files, MedMNIST, and torch data sets, with the clients that they name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Request:
     classes: int | Sequence[str] | None = None
     task: TaskName = "classification"
     users: str | None = None  # the column or array that names each example's client
-    tokenizer: str | None = None  # of texts, by name or folder; None: bytes
+    tokenizer: str | None = None  # tokenizer of texts, by name or folder; None: tokens are bytes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def read_npz(
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
-    Examples of several arrays have ``x.NAME`` in place of x, as in ``x.image`` and ``x.table``.
+    Examples with several arrays have ``x.NAME`` in place of x, as in ``x.image`` and ``x.table``.
     ``client``, if it exists, has the name of each example's client; ``users`` is another name for
     that array. Numbers are not rearranged if an example already has the given shape.
     """
@@ -81,7 +81,7 @@ def read_npz(
 
 
 def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]:
-    """Return the names of the clients in an ``.npz``; empty if it does not name each example's client."""
+    """Return the names of the clients in an ``.npz``; empty if the file does not name each example's client."""
     wanted = list_name_arrays(users or CLIENT)
     try:
         arrays = load_npz(path, wanted.__contains__)
@@ -91,7 +91,7 @@ def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]
 
 
 def list_name_arrays(name: str) -> tuple[str, str, str]:
-    """Return the keys under which an ``.npz`` can hold clients' names: for all examples, training or test."""
+    """Return the keys under which an ``.npz`` can hold client names: for all, training or test examples."""
     return (name, f"{name}_train", f"{name}_test")
 
 
@@ -124,7 +124,7 @@ def is_medmnist(path: Path) -> bool:
 
 
 def list_arrays(path: Path) -> set[str]:
-    """List the names of the arrays in an ``.npz``; none if it cannot be read."""
+    """List the names of the arrays in an ``.npz``; return none if it cannot be read."""
     try:
         with open_regular_file(path) as opened, ZipFile(opened) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
@@ -133,7 +133,7 @@ def list_arrays(path: Path) -> set[str]:
 
 
 def read_medmnist(path: Path, request: Request) -> Source:
-    """Read an ``.npz`` of MedMNIST; its validation images count as training images."""
+    """Read a MedMNIST ``.npz``; its validation images count as training images."""
     try:
         arrays = load_npz(path, lambda name: name.startswith(MEDMNIST_PARTS))
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
@@ -158,9 +158,9 @@ def read_medmnist(path: Path, request: Request) -> Source:
 
 
 def load_npz_arrays(path: Path, users: str = CLIENT) -> tuple[Arrays, Record | None]:
-    """Load and check the arrays of examples and labels in an ``.npz``.
+    """Load and check an ``.npz``'s arrays of examples and labels.
 
-    Examples of several arrays are packed; the record describes how.
+    Examples with several arrays are packed; the record describes how.
     """
     wanted = list_name_arrays(users)
     try:
@@ -218,9 +218,9 @@ def wrap_arrays(
     task: TaskName = "classification",
     path: Path | None = None,
 ) -> Source:
-    """Make a source from arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
+    """Make a source from arrays: uint8 arrays are images (N×H×W or N×H×W×C), others are used unchanged.
 
-    Numbers N×H×W×C with up to 4 channels are images too, unless examples must have ``shape``.
+    Other arrays N×H×W×C with up to 4 channels are images too, unless examples must have ``shape``.
     Errors about labels name the ``path``, if there is one.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -249,13 +249,13 @@ def wrap_arrays(
             f"{name}: examples of type {x.dtype} cannot be used; convert them to bytes or numbers"
         )
     if task == "sequence" and x.size and np.issubdtype(x.dtype, np.integer):
-        names = max(names, number_labels(x, name), key=len)  # a token may be in x alone
+        names = max(names, number_labels(x, name), key=len)  # a token may occur only in x
     scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
     return Source(name, np.ascontiguousarray(x), y, scale, names, official, task=task)
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if an example of floats with this shape is an image H×W×C."""
+    """Return True if a float example with this shape is an image H×W×C."""
     if len(shape) != 3 or shape[2] > 4:
         return False
     return min(shape[:2]) > 4 or shape[0] == shape[1] != shape[2]
@@ -286,7 +286,7 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
                     f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not match"
                     f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
                 )
-            parse_targets(y, task, str(path))  # raises with the file's name
+            parse_targets(y, task, str(path))  # raises an error with the file's name
             parts.append((part, user, x, y))
     x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
     source = wrap_arrays(x, y, folder.name, task=task)
@@ -315,7 +315,7 @@ def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(d.dataset if isinstance(d, DataLoader) else d for d in data)
         if all(type(d) is tuple and len(d) == 2 and isinstance(d[1], ARRAYS) for d in data):
-            return (*data[0], *data[1])  # (x_train, y_train), (x_test, y_test), as of Keras
+            return (*data[0], *data[1])  # (x_train, y_train), (x_test, y_test), as from Keras
     data = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(data, Dataset):
         return stack_examples(data, task)

@@ -19,7 +19,7 @@ from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..source import Source, make_number_names
 from .reading import load_npz
 
-# in scikit-learn: 64 pixels and the label in a row
+# in scikit-learn: each row has 64 pixels and the label
 FILE = Path("datasets", "data", "digits.csv.gz")
 
 
@@ -44,11 +44,11 @@ PHOTOS = ("china", "flower")
 SIDE = 32  # side of a patch, in pixels
 ROWS, COLUMNS = 10, 20  # patches per photograph
 BANDS = 5  # classes of a photograph
-SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred background
+SHRINK_FACTOR = 4  # at full size most patches have one colour: sky or blurred background
 
 
 def read_photos(path: Path | None = None) -> Source:
-    """Read the photos data set: patches of two photographs, with five horizontal bands of each as classes."""
+    """Read the photos data set: patches of two photographs; the classes are five horizontal bands of each."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
@@ -75,7 +75,7 @@ def average_pixel_blocks(image: NDArray[np.uint8], times: int) -> NDArray[np.uin
     return means.round().astype(np.uint8)
 
 
-# images drawn from the official training and test set, for each class of the data set
+# images drawn per class from the official training and test sets
 TRAIN_PER_CLASS, TEST_PER_CLASS = 800, 200
 DRAW_SEED = 0
 LISTED_IMAGES = {"cifar10-small": 10_000, "cifar100-small": 20_000}  # training and test together
@@ -90,7 +90,7 @@ def read_small(read: Callable[[Path | None], Source], name: str, path: Path | No
 
 
 def choose_listed(source: Source, name: str) -> Source:
-    """Select a small data set's images by the packaged digests; if some are missing, draw others and add a remark."""
+    """Select a small data set's images by the packaged digests; draw others for missing ones, with a note."""
     train, test = load_digests(name)
     listed, found = np.concatenate([train, test]), digest_images(source.x, source.y)
     order = np.argsort(found, kind="stable")
@@ -107,15 +107,15 @@ def choose_listed(source: Source, name: str) -> Source:
 
 @cache
 def load_digests(name: str) -> tuple[Digests, Digests]:
-    """Load the packaged digests of the training and test images of a small data set."""
+    """Load the packaged digests of a small data set's training and test images."""
     arrays = load_npz(Path(__file__).with_name(f"{name}.npz"))
     return arrays["train"], arrays["test"]
 
 
 def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
-    """Compute a digest of 8 bytes of each image and its label.
+    """Compute an 8-byte digest of each image and its label.
 
-    The label is part of it because CIFAR-100 has some images twice, under different labels.
+    The digest includes the label because CIFAR-100 has some images twice, under different labels.
     """
     pairs = zip(np.ascontiguousarray(x), y.tolist(), strict=True)
     digests = (
@@ -138,7 +138,7 @@ def draw_images(source: Source) -> Source:
 def draw_rows(
     rng: np.random.Generator, start: int, stop: int, count: int
 ) -> NDArray[np.signedinteger[Any]]:
-    """Draw ``count`` of the rows in a range, in order; return all rows if there are fewer."""
+    """Draw ``count`` rows from a range, in order; return all rows if there are fewer."""
     return start + np.sort(rng.permutation(stop - start)[:count])
 
 

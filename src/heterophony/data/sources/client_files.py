@@ -43,7 +43,7 @@ def is_pfllib(path: Path) -> bool:
 def name_pfllib_clients(path: Path) -> dict[str, str]:
     """Map each client of a PFLlib folder, in natural order, to the name of its files in train and test.
 
-    Clients have the names in ``client_names`` of ``config.json``, or else those of their files.
+    Clients are named by ``client_names`` in ``config.json``, or else by their files.
     """
     train, test = ({p.stem for p in list_files(path / part, ".npz")} for part in PARTS)
     stems = sort_names(train & test)
@@ -119,7 +119,7 @@ def read_client_file(path: Path) -> tuple[Examples, Examples]:
         content = load_pickled_dict(path, "data")
     except DataError:
         raise
-    except Exception as error:  # zipfile and numpy raise almost anything for a damaged file
+    except Exception as error:  # zipfile and numpy can raise almost any error for a damaged file
         raise DataError(f"data.name: cannot read {path}: {summarise_error(error)}") from None
     x, y = (content.get(k) for k in "xy")
     if isinstance(y, list) and all(type(label) in (int, float) for label in y):
@@ -134,7 +134,7 @@ def read_client_file(path: Path) -> tuple[Examples, Examples]:
 
 
 def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
-    """Return the tokens of PFLlib's texts, which are pairs of a padded list and its length."""
+    """Return the tokens of PFLlib's texts, each a pair of a padded list and its length."""
     rows = x.tolist() if x.ndim == 2 and x.shape[1] == 2 else []
     texts = [row[0] for row in rows if isinstance(row[0], list)]
     if not texts or len(texts) < len(rows) or len({len(text) for text in texts}) > 1:
@@ -142,7 +142,7 @@ def parse_texts(x: NDArray[Any], path: Path) -> NDArray[np.int64]:
             f"{path}: x is an array of Python objects, neither numbers nor pairs of a padded list of"
             " tokens and its length"
         )
-    try:  # a few bytes can repeat a list, or lists inside of it, many times
+    try:  # a few bytes can repeat a list, or lists inside it, many times
         check_expansion(path.stat().st_size, TOKEN_BYTES * sum(map(len, texts)))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
@@ -171,7 +171,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_classes(path: Path) -> int | list[str] | None:
-    """Return the class names or the number of classes in a PFLlib ``config.json``; None if it has neither."""
+    """Return the class names or the class count from a PFLlib ``config.json``; None if it has neither."""
     content = read_config(path)
     count, names = content.get("num_classes"), content.get("class_names")
     if type(count) is not int or count < 1:
@@ -192,7 +192,7 @@ def is_har(path: Path) -> bool:
 
 
 def list_har_clients(path: Path, users: str | None = None) -> NamedClients:
-    """Return the clients of UCI HAR: its subjects, each in either the training or the test set."""
+    """Return the clients of UCI HAR: its subjects, each either in the training or in the test set."""
     subjects = np.concatenate([read_column(path, part, "subject") for part in PARTS])
     return NamedClients(number_clients(subjects.tolist(), str(path))[1])
 
@@ -216,7 +216,7 @@ def read_har(path: Path, request: Request) -> Source:
 
 
 def read_windows(path: Path, part: str) -> NDArray[np.float32]:
-    """Read UCI HAR's windows of the training or test set."""
+    """Read the windows of UCI HAR's training or test set."""
     signals = list_files(path / part / SIGNALS, ".txt")
     if not signals:
         return read_numbers(path / part / f"X_{part}.txt")
@@ -228,7 +228,7 @@ def read_windows(path: Path, part: str) -> NDArray[np.float32]:
 
 
 def read_column(path: Path, part: str, name: str) -> NDArray[np.int64]:
-    """Read a file of UCI HAR with one whole number per line, such as its labels."""
+    """Read a UCI HAR file with one whole number per line, such as the labels."""
     file = path / part / f"{name}_{part}.txt"
     numbers = read_numbers(file)
     if numbers.shape[1] != 1 or (numbers != np.floor(numbers)).any():

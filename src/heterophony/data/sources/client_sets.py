@@ -1,4 +1,4 @@
-"""Data sets divided by writers, celebrities, domains, subjects or cameras, which become the clients."""
+"""Data sets divided by writer, celebrity, domain, subject or camera, which become the clients."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ DIGIT5_FILES = DatasetFiles(
     hint="unpack Digit5.zip (linked from github.com/FengHZ/KD3A) and set data.path to its folder",
 )
 DIGIT5_SIDE = 32
-DIGIT5_DRAWN = (25_000, 9_000)  # training and test images of a domain, as in the protocol of KD3A
+DIGIT5_DRAWN = (25_000, 9_000)  # training and test images per domain, as in KD3A's protocol
 
 
 def read_digit5(path: Path | None = None) -> Source:
@@ -161,7 +161,7 @@ def load_mat(path: Path) -> dict[str, Any]:
 
 
 def to_colour(x: NDArray[Any]) -> NDArray[np.uint8]:
-    """Convert images to bytes N×3×32×32; grey images get three equal channels."""
+    """Convert images to uint8 N×3×32×32; grey images get three equal channels."""
     from PIL import Image
 
     x = np.asarray(x).astype(np.uint8)
@@ -217,7 +217,7 @@ def read_office_caltech(path: Path | None = None) -> Source:
     return read_pictures("office-caltech", pictures, (), labels)
 
 
-LABEL_DIGITS = 4  # DomainNet has 345 classes; a larger number would ask for as many names
+LABEL_DIGITS = 4  # DomainNet has 345 classes; a larger number would create that many names
 DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 DOMAINNET_FILES = DatasetFiles(
     "domainnet",
@@ -261,7 +261,7 @@ IWILDCAM_CLASSES = 182
 
 
 def read_iwildcam(path: Path | None = None) -> Source:
-    """Read iWildCam: photographs of animals, by camera; all images outside its training split are test images."""
+    """Read iWildCam: photographs of animals, by camera; images outside the training split are for test."""
     local = find_or_download(IWILDCAM_FILES, path)
     folder = local / IWILDCAM_ROOT if (local / IWILDCAM_ROOT).is_dir() else local
     table = folder / "metadata.csv"
@@ -318,7 +318,7 @@ PAMAP2_ACTIVITIES = {
 }
 PAMAP2_COLUMNS = 54
 PAMAP2_ROWS = 2_872_533  # rows of all nine files
-# acceleration (16 g), rotation and magnetic field of each of three sensors, scaled to similar sizes
+# acceleration (16 g), rotation and magnetic field from each of three sensors, scaled to similar sizes
 PAMAP2_SIGNALS = [
     base + at + axis for base in (3, 20, 37) for at in (1, 7, 10) for axis in range(3)
 ]
@@ -327,7 +327,7 @@ PAMAP2_WINDOW, PAMAP2_STEP = 256, 128  # at 100 Hz
 
 
 def read_pamap2(path: Path | None = None) -> Source:
-    """Read PAMAP2: half-overlapping windows of 2.56 seconds of one activity, by subject."""
+    """Read PAMAP2: half-overlapping 2.56-second windows of one activity, by subject."""
     local = find_or_download(PAMAP2_FILES, path)
     folder = local / PAMAP2_ROOT if (local / PAMAP2_ROOT).is_dir() else local
     xs, ys, subjects, rows = [], [], [], 0
@@ -399,7 +399,7 @@ def read_ag_news(path: Path | None = None, tokenizer: str | None = None) -> Sour
 
 
 def read_articles(path: Path) -> list[tuple[int, str]]:
-    """Read a file of AG News; return the class (from 0) and the text of each article."""
+    """Read an AG News file; return each article's class (from 0) and text."""
     found = []
     try:
         text = read_regular_file(path, DATA_LIMIT).decode()

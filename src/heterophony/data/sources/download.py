@@ -22,7 +22,7 @@ TIMEOUTS = (15, 60)  # seconds to connect, and between two chunks
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a data set to download: its URL and MD5."""
+    """A data set's file to download: its URL and MD5."""
 
     url: str
     md5: str
@@ -35,7 +35,7 @@ class RemoteFile:
 
 
 def download_file(remote: RemoteFile, folder: Path) -> Path:
-    """Download a file of a data set, unless the folder already has it with the published checksum."""
+    """Download a data set's file, unless the folder already has it with the published checksum."""
     import pooch  # type: ignore[import-untyped]  # imported only for downloads
 
     pooch.get_logger().setLevel(logging.WARNING)
@@ -55,7 +55,7 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Raise ValueError, and delete a compressed download, if its content has another MD5."""
+    """Raise ValueError, and delete a compressed download, if its content has a different MD5."""
     try:
         content = decompress_gzip(path.read_bytes())
     except (OSError, EOFError, zlib.error):  # not gzip: for example a login page
@@ -68,7 +68,7 @@ def check_md5(path: Path, md5: str) -> None:
 def download_resumable(url: str, output: str, _pooch: object = None) -> None:
     """Download into a ``.part`` file next to the output, and rename it at the end.
 
-    The ``.part`` survives a lost connection or a signal. The download is retried as long as each try
+    The ``.part`` survives a lost connection or a signal. The download is retried as long as each attempt
     receives some bytes.
     """
     part = Path(output).with_name(url.rpartition("/")[2] + ".part")
@@ -78,7 +78,7 @@ def download_resumable(url: str, output: str, _pooch: object = None) -> None:
             try:
                 download_rest(url, file, show)
                 break
-            except OSError as error:  # those of requests have no errno
+            except OSError as error:  # errors of requests have no errno
                 if error.errno is not None or file.tell() <= before:
                     raise
         file.flush()
@@ -108,11 +108,11 @@ def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], N
     import requests
 
     have = file.tell()
-    headers = {"Accept-Encoding": "identity"}  # so that sizes are those of the file
+    headers = {"Accept-Encoding": "identity"}  # so that sizes count the file's own bytes
     if have:
         headers["Range"] = f"bytes={have}-"
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as response:
-        if response.status_code == 416:  # nothing is missing, or the part belongs to another file
+        if response.status_code == 416:  # nothing is missing, or the part is another file's
             if response.headers.get("Content-Range") != f"bytes */{have}":
                 truncate_file(file)
                 download_rest(url, file, show)
@@ -130,7 +130,7 @@ def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], N
 
 
 def truncate_file(file: IO[bytes]) -> None:
-    """Empty a ``.part`` file, to start its download again."""
+    """Empty a ``.part`` file, so that its download starts again."""
     file.truncate(0)
     file.seek(0)
 
@@ -159,7 +159,7 @@ def explain_failure(error: Exception) -> str:
     return "its checksum is not the published one"
 
 
-SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's packages of data sets
+SYSTEM_FOLDER = Path("/usr/share/datasets")  # folder of Debian's data set packages
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class DatasetFiles:
     system_name: str | None = None  # name of the folder below SYSTEM_FOLDER
 
     def find_in(self, path: Path) -> Path | None:
-        """Return the archive, or the folder that holds all files; None if the path has neither."""
+        """Return the archive, or the folder that holds all files; None if neither is at the path."""
         if path.is_file():
             return path
         for names in self.alternatives:
@@ -192,7 +192,7 @@ class DatasetFiles:
         return [root / self.folder for root in list_cache_folders()] + system
 
     def find_local(self) -> Path | None:
-        """Return where the data set is on this machine, or None."""
+        """Return the data set's path on this machine, or None."""
         return next(filter(None, map(self.find_in, self.list_search_paths())), None)
 
 
@@ -205,7 +205,7 @@ def list_cache_folders() -> list[Path]:
 
 
 def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
-    """Find the data set at the given path; without one, on this machine, or download it."""
+    """Find the data set at the given path; without a path, find it on this machine or download it."""
     if path is None:
         return wanted.find_local() or download_to_cache(wanted)
     if local := wanted.find_in(path):
@@ -217,7 +217,7 @@ def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
 
 
 def download_to_cache(wanted: DatasetFiles) -> Path:
-    """Download a data set into the first cache folder; the error of a failure lists all searched folders."""
+    """Download a data set into the first cache folder; if that fails, the error lists all searched folders."""
     looked = " and ".join(map(str, wanted.list_search_paths()))
     missing = f"data set '{wanted.folder}' is not on this machine (looked in {looked})"
     if not wanted.remote_files:

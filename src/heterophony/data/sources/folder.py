@@ -22,14 +22,14 @@ from .texts import encode_texts
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
 )
-IMAGE_LIMIT = TEXT_LIMIT = 1 << 28  # bytes of a file
+IMAGE_LIMIT = TEXT_LIMIT = 1 << 28  # size limit of a file, in bytes
 GREY_MODES = ("1", "L")
 
 
 def decode_image(
     blob: bytes, where: Path, grey: bool = False, side: int | None = None
 ) -> NDArray[np.uint8]:
-    """Decode an image file to an array C×H×W of bytes; ``side`` resizes it to a square."""
+    """Decode an image file to a uint8 array C×H×W; ``side`` resizes the image to a square."""
     from PIL import Image
 
     try:
@@ -38,7 +38,7 @@ def decode_image(
             plain = image.convert("L" if grey else "RGB")
     except DataError:
         raise
-    except Exception as error:  # Pillow's formats raise almost anything for a damaged file
+    except Exception as error:  # Pillow can raise almost any error for a damaged file
         raise make_image_error(where, error) from None
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Image.Resampling.BILINEAR)
@@ -61,8 +61,8 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def check_image(image: Any, where: object) -> None:
-    """Raise DataError for an image of more than 8 bits per pixel, or a file with several images."""
-    if image.mode[0] in "IF":  # Pillow would cut larger values off
+    """Raise DataError for an image with more than 8 bits per pixel, or a file with several images."""
+    if image.mode[0] in "IF":  # Pillow would clip larger values
         bits = 16 if image.mode.startswith("I;16") else 32
         raise DataError(
             f"{where} has {bits} bits per pixel; convert it to 8 bits, or store arrays of floats in an"
@@ -93,7 +93,7 @@ TEST_FOLDERS = ("test", "val")
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """A kind of file with one example each (images or texts), in folders by class, or by client and class."""
+    """Image or text files with one example each, in folders by class, or by client and class."""
 
     plural: str  # shown in messages
     suffixes: frozenset[str]
@@ -121,7 +121,7 @@ class ExampleFiles:
         return path.is_dir() and any(map(self.has_classes, list_client_folders(path)))
 
     def list_clients(self, path: Path, users: str | None = None) -> NamedClients:
-        """Return the clients, which have the names of their folders."""
+        """Return the clients, which are named after their folders."""
         found = [(p.name, *self.list_train_and_test(p)) for p in list_client_folders(path)]
         names = tuple(name for name, train, _ in found if train)
         return NamedClients(names, has_split=all(test for _, train, test in found if train))
@@ -165,7 +165,7 @@ class ExampleFiles:
         )
 
     def describe_unused(self, folders: list[Path]) -> str:
-        """Return a remark that a folder ``val`` is not read because there is a folder ``test``; else empty."""
+        """Return a note if a folder ``val`` is not read because there is a folder ``test``; else empty."""
         unused = [
             folder / TEST_FOLDERS[1]
             for folder in folders

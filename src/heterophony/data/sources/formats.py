@@ -1,4 +1,4 @@
-"""The formats of users' data: how each is recognised and read, and which clients it names."""
+"""The formats of users' data: how each format is recognised and read, and which clients it names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CONVERSIONS = {
 
 
 def suggest_format(path: Path) -> str:
-    """Suggest what to do with data in no known format; empty without a suggestion."""
+    """Suggest what to do with data in an unknown format; empty if there is nothing to suggest."""
     if path.is_file():
         return CONVERSIONS.get(path.suffix.lower(), "")
     for suffix in (".npz", ".json"):
@@ -63,7 +63,7 @@ def suggest_format(path: Path) -> str:
 
 
 def make_unknown_error(path: Path) -> DataError:
-    """Return the error for a path in no known format; it lists the formats."""
+    """Return the error for a path in an unknown format; it lists the known ones."""
     if suggestion := suggest_format(path):
         return DataError(f"data.name: {path} is in none of the known formats; {suggestion}")
     looked_for = "; ".join(f"{f.name} ({f.looks})" for f in FORMATS if f.looks)
@@ -92,7 +92,7 @@ def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
     return NamedClients(tuple(p.stem for p in files), has_split)
 
 
-CLASS_NAMES = "class_names.json"  # beside exported data whose labels do not name all classes
+CLASS_NAMES = "class_names.json"  # next to exported data whose labels do not name all classes
 
 
 def take_stored_class_names(

@@ -140,7 +140,7 @@ def read_inputs(
 
 
 def describe_unused(name: str, columns: Sequence[str], splits: Sequence[str]) -> str:
-    """Return a remark on the columns and splits that are not read; empty if all are."""
+    """Return a note on the columns and splits that are not read; empty if all are read."""
     found = [
         f"the {word}{'s' * (len(names) > 1)} {', '.join(names)}"
         for word, names in (("column", columns), ("split", splits))
@@ -158,7 +158,7 @@ def is_number_column(feature: Any) -> bool:
 
 
 def find_text_column(parts: Sequence[Any], inputs: Features, alone: bool) -> str | None:
-    """Return the column of the text to train on; ``alone`` means that there are no numeric columns.
+    """Return the column with the text to train on; ``alone`` means that there are no numeric columns.
 
     Next to numeric columns, a column with few different texts holds categories.
     """
@@ -172,7 +172,7 @@ def find_text_column(parts: Sequence[Any], inputs: Features, alone: bool) -> str
 
 
 def collect_column(parts: Sequence[Any], column: str) -> list[Any]:
-    """Return the values of one column of a Hugging Face data set, in all splits."""
+    """Return the values of one Hugging Face column, in all splits."""
     return [value for part in parts for value in part[column]]
 
 
@@ -192,7 +192,7 @@ def list_stored_labels(parts: Sequence[Any], label: str) -> list[Any]:
 
 
 def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
-    """Stack the images of a column of a Hugging Face data set: as grey if all are grey, else in colour."""
+    """Stack the images in a Hugging Face column: as grey if all are grey, else in colour."""
     pictures = load_images(name, parts, column)
     for row, picture in enumerate(pictures, 1):
         if picture is None:
@@ -206,10 +206,10 @@ def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uin
 
 
 def load_images(name: str, parts: Sequence[Any], column: str) -> list[Any]:
-    """Decode the images of a column; raise DataError that names the first unreadable row."""
+    """Decode a column's images; raise a DataError that names the first unreadable row."""
     try:
         return collect_column(parts, column)
-    except Exception as error:  # Pillow and datasets raise many types
+    except Exception as error:  # Pillow and datasets raise errors of many types
         reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         raise DataError(
             f"{name}: column '{column}', row {count_readable(parts) + 1}: not a readable image{reason}"
@@ -258,12 +258,12 @@ def list_train_and_test_splits(name: str, splits: Mapping[str, Any]) -> list[Any
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
     parts = [splits["train"], *[splits[k] for k in find_test_split(splits)]]
-    # a format, as of with_format("torch"), changes what a row has
+    # a format, as set by with_format("torch"), changes what rows contain
     return [p.with_format(None) if hasattr(p, "with_format") else p for p in parts]
 
 
 def find_test_split(splits: Mapping[str, Any]) -> list[str]:
-    """Return the name of the split of test examples; empty if there is none."""
+    """Return the name of the test split; empty if there is none."""
     return [k for k in TEST_SPLITS if k in splits][:1]
 
 
@@ -286,7 +286,7 @@ def list_clients(splits: Mapping[str, Any], users: str | None) -> NamedClients:
 
 
 def list_clients_of_hub(name: str, users: str | None) -> NamedClients:
-    """Return the clients in a data set of the Hugging Face hub; none if it cannot be read here."""
+    """Return the clients in a Hugging Face hub data set; none if it cannot be read here."""
     try:
         return list_clients(load_splits(name), users)
     except DataError:  # reading the examples will report what is wrong
@@ -300,7 +300,7 @@ def fetch_huggingface(name: str) -> Path:
 
 
 SAVED_FILES = ("dataset_dict.json", "state.json")  # written by save_to_disk
-LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # written by export, and by imagefolder
+LINES_FILES = ("train.jsonl", "train/metadata.jsonl")  # written by export and by imagefolder
 
 
 def is_saved_dataset(path: Path) -> bool:
@@ -377,7 +377,7 @@ def find_label_column(name: str, columns: Features, classes: int | None = None) 
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:
-    """Make a source of LEAF's Shakespeare from the hub, where each row is a window of a role's text."""
+    """Make a source from the hub's copy of LEAF's Shakespeare, whose rows are windows of a role's text."""
     users: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         user = users.setdefault(str(row["character_id"]), {"x": [], "y": []})
@@ -417,7 +417,7 @@ class JoinedRows:
 
 def is_flower_data(data: object) -> bool:
     """Return True if an object is a partitioner or a ``FederatedDataset`` of flwr-datasets."""
-    # look at the class only: properties of the object may download the data
+    # look only at the class: properties of the object may download the data
     known = ("num_partitions", "partitioners")
     return hasattr(type(data), "load_partition") and any(hasattr(type(data), k) for k in known)
 

@@ -87,7 +87,7 @@ def read_mnist(path: Path | None = None) -> Source:
 
 
 def make_emnist_files(split: str) -> DatasetFiles:
-    """Return the files of a split of EMNIST; all splits are in one archive."""
+    """Return the files of an EMNIST split; all splits are in one archive."""
     files = list_emnist_names(split)
     unpacked = tuple(f"gzip/{f}" for f in files)
     hint = "get NIST's gzip.zip from www.nist.gov/itl/products-and-services/emnist-dataset and set data.path to it"
@@ -95,12 +95,12 @@ def make_emnist_files(split: str) -> DatasetFiles:
 
 
 def list_emnist_names(split: str) -> tuple[str, ...]:
-    """Return the names of the four idx files of a split of EMNIST."""
+    """Return the names of an EMNIST split's four idx files."""
     return tuple(f"emnist-{split}-{f.replace('t10k', 'test')}" for f in IDX_FILES)
 
 
 def read_emnist(path: Path | None = None, split: str = "balanced", name: str = "emnist") -> Source:
-    """Read a split of EMNIST, training before test, turned upright."""
+    """Read an EMNIST split, training before test, with the images turned upright."""
     local = find_or_download(make_emnist_files(split), path)
     source = read_idx_dataset(
         name, local, list_emnist_names(split), tuple(EMNIST_SPLITS[split][0]), split == "letters"
@@ -111,7 +111,7 @@ def read_emnist(path: Path | None = None, split: str = "balanced", name: str = "
 def read_idx_dataset(
     name: str, path: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
 ) -> Source:
-    """Read a data set of idx files, training before test; ``first`` is the smallest label."""
+    """Read a data set from idx files, training before test; ``first`` is the smallest label."""
     x, y, x_test, y_test = (read_idx(path, f) for f in files)
     for some in (x, x_test):
         if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
@@ -161,7 +161,7 @@ class CifarLayout:
 
     @property
     def dataset_files(self) -> DatasetFiles:
-        """Where the data set can be found: on this machine, or on its authors' site."""
+        """Where to find the data set: on this machine, or on its authors' site."""
         files = (*self.train, self.test, self.meta)
         inner = tuple(f"{self.folder}/{f}" for f in files)
         alternatives = ((self.archive,), inner, files, (f"{self.name}.npz",))
@@ -239,7 +239,7 @@ def read_cifar(
 def read_batch(
     files: ArchiveFiles, name: str, labels: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read images and labels of one CIFAR file; a row has 1024 red, then green, then blue bytes."""
+    """Read the images and labels of one CIFAR file; a row has 1024 red bytes, then green, then blue."""
     content = unpickle_file(files, name)
     x, y = content.get("data"), content.get(labels)
     if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,) or x.dtype.hasobject:
@@ -286,7 +286,7 @@ def read_tinyimagenet(
         ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
         images = [*list_training_images(files, label), *list_validation_images(files, label)]
-        # filled one by one, to avoid a second copy
+        # filled one image at a time, to avoid a second copy
         x = np.empty((len(images), 3, side, side), np.uint8)
         for at, (file, _) in enumerate(images):
             x[at] = decode_image(files.read_first(file)[1], files.path / file, side=side)

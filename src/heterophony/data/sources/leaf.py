@@ -1,4 +1,4 @@
-"""LEAF's JSON files, of every task: ``users``, ``num_samples`` and ``user_data``."""
+"""LEAF's JSON files for all of its tasks: ``users``, ``num_samples`` and ``user_data``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UserExamples:
 
 
 def load_users(files: Iterable[Path]) -> dict[str, UserExamples]:
-    """Load the examples of every user in LEAF's files."""
+    """Load every user's examples from LEAF's files."""
     found: dict[str, UserExamples] = {}
     for path in files:
         content = load_json(path)
@@ -51,7 +51,7 @@ def load_users(files: Iterable[Path]) -> dict[str, UserExamples]:
             if user in found:
                 raise DataError(f"{path}: user '{user}' is also in another file")
             found[str(user)] = held = parse_user(path, user, content["user_data"])
-            # LEAF counts the windows of a text, and the comments, that it then leaves out
+            # LEAF's count includes windows of a text, and comments, that it then leaves out
             is_counted = bool(held.y) and not isinstance(held.y[0], str | dict)
             if counts is not None and is_counted and counts[at] != len(held.y):
                 raise DataError(
@@ -92,7 +92,7 @@ def compact_numbers(x: list[Any]) -> Any:
         return x
     try:
         return np.array(x, np.float32)
-    except (ValueError, TypeError, OverflowError):  # reported where numbers are needed
+    except (ValueError, TypeError, OverflowError):  # reported later, where numbers are needed
         return x
 
 
@@ -110,8 +110,8 @@ def list_leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 FEMNIST_PIXELS, FEMNIST_SHAPE = 784, (1, 28, 28)
-DATA_FOLDER = "data"  # of a data set in LEAF's repository
-IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # below the folder or beside it
+DATA_FOLDER = "data"  # folder of a data set in LEAF's repository
+IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # below or next to that folder
 TWEET_COLUMNS = 5
 IMAGE_SIDE = 84  # as LEAF's own models resize CelebA
 HEAD_BYTES = 1 << 16
@@ -192,7 +192,7 @@ def read_user(
 def check_same_shape(
     users: Sequence[tuple[Path, str]], read: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> None:
-    """Raise DataError if the examples or labels of a LEAF user have another shape than the first user's."""
+    """Raise DataError if a LEAF user's examples or labels have a different shape from the first user's."""
     shapes = [(x.shape[1:], y.shape[1:]) for x, y in read]
     for (file, name), shape in zip(users, shapes, strict=True):
         if shape != shapes[0]:
@@ -203,7 +203,7 @@ def check_same_shape(
 
 
 def describe_left_out(path: Path, train: Users, test: Users) -> str:
-    """Return a remark on users without training or test examples, who are no clients; empty if all are."""
+    """Return a note on users who are no clients because they lack training or test examples; else empty."""
     held = [{u for u, own in part.items() if own.y} for part in (train, test)]
     left_out = (held[0] | held[1]) - (held[0] & held[1])
     if not held[0] & held[1] or not left_out:
@@ -220,7 +220,7 @@ VOCABULARY_SIZE = 10_000  # as LEAF's
 
 
 def is_reddit(held: UserExamples) -> bool:
-    """Return True if a user's examples are comments of Reddit, cut into lists of tokens."""
+    """Return True if a user's examples are Reddit comments, cut into lists of tokens."""
     return isinstance(held.y[0], dict) and "target_tokens" in held.y[0]
 
 
@@ -270,7 +270,7 @@ def encode_tokens(positions: Mapping[str, int], rows: list[list[str]]) -> NDArra
 
 
 def flatten_comments(user: str, held: UserExamples) -> tuple[list[list[str]], list[list[str]]]:
-    """Join the token lists of all comments of a Reddit user; return inputs and targets."""
+    """Join the token lists of all of a Reddit user's comments; return inputs and targets."""
     x: list[list[str]] = []
     y: list[list[str]] = []
     for tokens, about in zip(held.x, held.y, strict=True):
@@ -294,7 +294,7 @@ def is_next_character(held: UserExamples) -> bool:
 
 
 def parse_examples(path: Path, user: str, held: UserExamples) -> NDArray[Any]:
-    """Convert one LEAF user's examples: lists of numbers, names of images, or Sent140's tweets."""
+    """Convert one LEAF user's examples: lists of numbers, image names, or Sent140's tweets."""
     where = f"{held.file}: user '{user}'"
     if all(isinstance(v, str) for v in held.x):
         return read_named_images(path, held.x, where)
@@ -346,7 +346,7 @@ def parse_labels(user: str, held: UserExamples, task: TaskName) -> NDArray[Any]:
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])
 WINDOW_LENGTH = 80
-TRAIN_FRACTION = 0.9  # share of a user's windows for training: the first ones
+TRAIN_FRACTION = 0.9  # share of a user's windows used for training: the first ones
 CHARACTER_CODES = np.full(256, ALPHABET.index(" "), np.int8)  # other characters count as a space
 CHARACTER_CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
@@ -354,7 +354,7 @@ SHAKESPEARE_FILES = DatasetFiles(
     "shakespeare",
     (("train/*.json", "test/*.json"), ("all_data*.json",), ("all_data/*.json",), ("*.txt",)),
     hint="make it with LEAF (data/shakespeare of github.com/TalwalkarLab/leaf), or get the text of"
-    " Gutenberg's file no. 100 in the edition of 1994, and set data.path to the folder or file",
+    " Gutenberg's file no. 100 in the 1994 edition, and set data.path to the folder or file",
 )
 
 Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
@@ -377,7 +377,7 @@ def read_shakespeare(path: Path | None = None) -> Source:
 
 
 def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
-    """Make a source for next-character prediction from the windows of all users."""
+    """Make a source for next-character prediction from all users' windows of text."""
     names = sorted(train.keys() | test.keys())
     if not train:
         raise DataError(f"{path} has no user with enough text to train and to test")
@@ -419,12 +419,12 @@ def encode_text(text: str) -> NDArray[np.int8]:
 
 
 def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
-    """Read the windows of Shakespeare's text of every user in LEAF's files."""
+    """Read each user's windows of Shakespeare text from LEAF's files."""
     return parse_all_windows(load_users(files))
 
 
 def parse_all_windows(users: Mapping[str, UserExamples]) -> dict[str, Windows]:
-    """Convert the examples of all users to windows of text; leave out users without any."""
+    """Convert all users' examples to windows of text; leave out users without windows."""
     windows = {
         u: parse_windows(held.x, held.y, f"{held.file}: user '{u}'") for u, held in users.items()
     }
@@ -432,7 +432,7 @@ def parse_all_windows(users: Mapping[str, UserExamples]) -> dict[str, Windows]:
 
 
 def parse_windows(x: list[Any], y: list[Any], where: str) -> Windows:
-    """Convert one user's windows of text: strings of 80 characters, and the character after each."""
+    """Convert one user's windows of text: strings of 80 characters, each with the character that follows it."""
     for texts, length in ((x, WINDOW_LENGTH), (y, 1)):
         if not all(isinstance(t, str) and len(t) == length for t in texts):
             raise DataError(f"{where}: x must be strings of {WINDOW_LENGTH} characters, y of one")
@@ -445,7 +445,7 @@ def parse_windows(x: list[Any], y: list[Any], where: str) -> Windows:
 
 SPEECH_START = re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)")  # two spaces, the role, a full stop
 SPEECH_CONTINUATION = re.compile(r"    (.*)")
-# one play has another layout
+# one play has a different layout
 COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"
 COMEDY_SPEECH_START, COMEDY_SPEECH_CONTINUATION = (
     re.compile(r"([A-Z][A-Z ]*)\. (.*)"),
@@ -503,7 +503,7 @@ def find_title(above: list[str]) -> str:
 
 
 def slide_windows(text: str) -> Windows:
-    """Cut a text into all windows of 80 characters; return them and the character after each."""
+    """Cut a text into all windows of 80 characters; return the windows and the character after each."""
     code = encode_text(re.sub("  +", " ", text.replace("\n", " ")))
     if len(code) <= WINDOW_LENGTH:
         return np.empty((0, WINDOW_LENGTH), np.int8), np.empty(0, np.int64)

@@ -40,7 +40,7 @@ def load_npz(
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """Read one array of an ``.npz``; raise ValueError if its header promises more bytes than there are."""
+    """Read one array from an ``.npz``; raise ValueError if its header promises more bytes than the file has."""
     with archive.open(member) as file:
         shape, dtype = read_array_header(file)
     if dtype.hasobject:
@@ -73,7 +73,7 @@ READ_ERRORS = (
 
 @dataclass(frozen=True)
 class ArchiveFiles:
-    """The files of a folder or an archive, by their names below the data set's own folder."""
+    """The files of a folder or an archive, by their names relative to the data set's own folder."""
 
     path: Path
     list_names: Callable[[], Sequence[str]]  # sorted
@@ -103,7 +103,7 @@ class ArchiveFiles:
 
 @contextmanager
 def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
-    """Open a folder or an archive; ``root`` is the folder at the top of official archives."""
+    """Open a data set's folder or archive; ``root`` is the top folder of official archives."""
     with ExitStack() as stack:
         try:
             if path.is_dir():
@@ -149,14 +149,14 @@ def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
 
 
 def open_tar(path: Path, root: str) -> ArchiveFiles:
-    """Read a whole tar at once, as a compressed one can only be read from its beginning."""
+    """Read a whole tar at once, because a compressed tar can only be read from its beginning."""
     contents: dict[str, bytes] = {}
     with open_regular_file(path) as opened, tarfile.open(fileobj=opened) as archive:
         size, expanded = path.stat().st_size, 0
         for member in archive:
             expanded += member.size
             check_expansion(size, expanded)
-            # a link may name a missing file; data sets need none
+            # a link may name a missing file, and data sets need no links
             if member.isreg() and (file := archive.extractfile(member)):
                 contents[member.name] = file.read()
     inside = strip_root(root, list(contents))
@@ -205,7 +205,7 @@ class DtypeStub:
 class ArrayStub:
     """Replacement for numpy.ndarray while an array is being unpickled."""
 
-    values: Any  # an array; the object itself if NumPy wrapped one
+    values: Any  # an array, or the object itself if NumPy wrapped one
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
@@ -242,7 +242,7 @@ def make_number(dtype: DtypeStub, content: bytes) -> Any:
 
 
 def encode_latin1(text: str, code: str = "latin1") -> bytes:
-    """Replacement for codecs.encode, with which Python 3 pickles bytes for Python 2."""
+    """Replacement for codecs.encode, which Python 3 uses to pickle bytes for Python 2."""
     return text.encode("latin1")
 
 
@@ -259,9 +259,9 @@ for package in ("numpy.core", "numpy._core"):  # in NumPy 1 and 2
 class RestrictedUnpickler(pickle._Unpickler):
     """Unpickler that allows only arrays of numbers and text, and pickle's own plain types.
 
-    These are bytes, str, numbers, list and dict. It is based on the unpickler written in Python:
-    with the one in C, a few hostile bytes can allocate gigabytes by storing to a high index of its
-    memo table.
+    These are bytes, str, numbers, list and dict. The class is based on the unpickler written in
+    Python: in the one written in C, a few hostile bytes can allocate gigabytes by storing to a high
+    index of the memo table.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -276,7 +276,7 @@ class RestrictedUnpickler(pickle._Unpickler):
 def unpickle_safely(
     blob: bytes, where: object, what: str = "one of the published files"
 ) -> dict[str, Any]:
-    """Return the dictionary in a pickle of Python 2 or 3, with keys as text."""
+    """Return the dictionary in a Python 2 or 3 pickle, with keys as text."""
     try:
         content = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
         content = content.values if isinstance(content, ArrayStub) else content

@@ -41,7 +41,7 @@ class NamedDataset:
     read: Callable[..., Source]  # called with the path of the files, or None
     files: DatasetFiles | None = None  # None: the data are part of an installed package
     training: Training = Training()  # defaults, if the configuration does not set training
-    clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if they are few
+    clients: NamedClients = NO_CLIENTS  # names of its domains or subjects, if there are only a few
     partial: bool = False  # True: the files usually hold only some of its users
     accepts: tuple[str, ...] = ()  # which settings of ``Request`` apply
 
@@ -61,7 +61,7 @@ def read_source(
 ) -> Source:
     """Read the named data set; ``name`` may also be the path of data in one of the ``FORMATS``.
 
-    ``classes`` and ``task`` are for users' data: named sets are for classification. ``users`` is
+    ``classes`` and ``task`` apply to users' data: named sets are for classification. ``users`` is
     the column or array that names each example's client, and ``tokenizer`` reads texts.
     """
     name, request = find_dataset_name(name), Request(classes, task, users, tokenizer)
@@ -87,7 +87,7 @@ def read_source(
 
 
 def compare_with_published(source: Source, size: DatasetSize) -> str:
-    """Describe in one line how a data set differs from the published one; empty if it does not."""
+    """Describe in one line how a data set differs from the published one; empty if it does not differ."""
     found, shape = len(np.unique(source.y)), tuple(source.x.shape[1:])
     differences = [
         f"{count:,} {what} instead of {published:,}"
@@ -132,7 +132,7 @@ def find_dataset_name(name: str) -> str:
 
 
 def find_named_clients(name: str, users: str | None = None) -> NamedClients:
-    """Return the clients that a data set names: its domains or subjects, or the clients in a user's files.
+    """Return the clients that a data set names: its domains or subjects, or the clients in users' files.
 
     ``users`` is the column or array with the names. The result is empty if the data do not name the
     client of each example, or do not exist.
@@ -148,7 +148,7 @@ def find_named_clients(name: str, users: str | None = None) -> NamedClients:
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
     """Return the default settings of local SGD for a data set.
 
-    ``shape`` is the shape of its examples, if known; it tells a user's file of the same name apart.
+    ``shape`` is its examples' shape, if known, which tells it from a user's file with the same name.
     """
     known = SOURCES.get(name)
     return Training() if known is None or shape not in (None, known.size.shape) else known.training
@@ -168,7 +168,7 @@ def fetch_dataset(name: str) -> Path:
 
 
 def make_emnist_entry(name: str, split: str) -> NamedDataset:
-    """Make the registry entry of a split of EMNIST."""
+    """Make the registry entry of an EMNIST split."""
     labels, count, what = image_sets.EMNIST_SPLITS[split]
     spaced = f"{count:,}".replace(",", " ")
     about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
@@ -194,7 +194,7 @@ def make_medmnist_entry(name: str) -> NamedDataset:
 
 
 def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
-    """Make the registry entry of the small version of an image data set."""
+    """Make the registry entry of an image data set's small version."""
     channels, *sides = full.size.shape
     height, width = (side // 2 for side in sides)
     classes = full.size.classes

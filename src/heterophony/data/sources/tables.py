@@ -1,4 +1,4 @@
-"""Read users' tables, from a ``.csv`` or a frame: a column ``label``, inputs, perhaps clients' names."""
+"""Read users' tables, from a ``.csv`` or a frame: a column ``label``, inputs, and possibly client names."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from .texts import encode_texts
 LABEL = "label"  # the column to be predicted
 TEXT_NAMES = ("text", "sentence")  # names of a column that is read as text
 BYTES_LIMIT = 1 << 31
-MAX_DIGITS = 18  # longest label; far more than any number of classes needs
-NUMBER = re.compile(r"(-?\d+)(?:\.(\d*))?")  # a label: its whole part and its fraction
-INDEX_NAME = re.compile(r"|Unnamed: \d+")  # of an index that pandas has stored as a column
+MAX_DIGITS = 18  # length of the longest label, far more than any class number needs
+NUMBER = re.compile(r"(-?\d+)(?:\.(\d*))?")  # a label: whole part and fraction
+INDEX_NAME = re.compile(r"|Unnamed: \d+")  # name of an index that pandas has stored as a column
 DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 
 
@@ -54,7 +54,7 @@ class Table:
     name: str
     where: str  # shown in messages
     columns: Mapping[str, Sequence[Any]]
-    categorical: frozenset[str] = field(default_factory=frozenset)  # even if the cells are numbers
+    categorical: frozenset[str] = field(default_factory=frozenset)  # even if cells are numbers
 
 
 class JoinedFrame:
@@ -82,7 +82,7 @@ class JoinedFrame:
 
 
 def add_labels(columns: dict[str, list[Any]], labels: list[Any]) -> dict[str, list[Any]]:
-    """Add separate labels to the columns of a frame; raise DataError if their number differs."""
+    """Add separate labels to a frame's columns; raise DataError if the counts of labels and rows differ."""
     rows = max(map(len, columns.values()), default=len(labels))
     if LABEL in columns:
         raise DataError(
@@ -94,7 +94,7 @@ def add_labels(columns: dict[str, list[Any]], labels: list[Any]) -> dict[str, li
 
 
 def list_labels(labels: Any) -> list[Any]:
-    """Return labels as plain values, from a series, an array, a tensor, or a frame of one column."""
+    """Return labels as plain values, from a series, an array, a tensor, or a one-column frame."""
     if is_frame(labels) and len(labels.columns) == 1:
         return list(*list_columns(labels).values())
     return list_cells(labels) if hasattr(labels, "dtype") else list(labels)
@@ -136,14 +136,14 @@ def read_frame(
 
 
 def list_named_index(frame: Any, users: str | None = None) -> dict[str, list[Any]]:
-    """Return the index level of a frame that names the clients, as a column; empty if there is none."""
+    """Return the level of a frame's index that names the clients, as a column; empty if there is none."""
     index, name = getattr(frame, "index", None), (users or CLIENT).casefold()
     levels = [n for n in getattr(index, "names", ()) if isinstance(n, str) and n.casefold() == name]
     return {level: list_cells(frame.index.get_level_values(level)) for level in levels}
 
 
 def list_categorical(frame: Any) -> frozenset[str]:
-    """List the columns of a frame that have a categorical type; a dict of columns has none."""
+    """List a frame's columns of categorical type; a dict of columns has none."""
     if isinstance(frame, Mapping):
         return frozenset()
     dtypes = frame.dtypes
@@ -231,7 +231,7 @@ def read_columns(table: Table, request: Request) -> Source:
 
 
 def find_text_column(table: Table, names: Sequence[str]) -> str | None:
-    """Return the column of texts to train on, ``text`` or ``sentence``; None if there is none.
+    """Return the column with the texts to train on, ``text`` or ``sentence``; None if there is none.
 
     Next to other columns, a column with few different texts holds categories.
     """
@@ -255,7 +255,7 @@ def read_text_column(table: Table, column: str, label: str, request: Request) ->
 
 
 def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
-    """Make a source from a table's inputs and its labels, which are numbers or names of classes."""
+    """Make a source from a table's inputs and its labels, which are numbers or class names."""
     check_labels_given(labels, table.where)
     classes, path = request.classes, Path(table.where)
     if request.task == "regression":
@@ -321,19 +321,19 @@ def list_clients_of_columns(table: Table, users: str | None) -> tuple[str, ...]:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """List the tables in a folder; none if there are fewer than two."""
+    """List the tables in a folder; return none if there are fewer than two."""
     found = [p for p in folder.iterdir() if is_table(p)] if folder.is_dir() else []
     found = [p for p in found if p.is_file() and not p.name.startswith(".")]
     return found if len(found) > 1 else []
 
 
 def load_tables(folder: Path) -> dict[str, Mapping[str, Sequence[Any]]]:
-    """Load the columns of every table in a folder, by the name of its file, in natural order."""
+    """Load the columns of every table in a folder, by file name, in natural order."""
     return name_own_clients((path.stem, load_table(path).columns) for path in list_tables(folder))
 
 
 def read_folder_of_tables(folder: Path, request: Request) -> Source:
-    """Read a folder with one table per client, named after the client; train and test are a split."""
+    """Read a folder with one table per client, named after the client; tables train and test are a split."""
     tables, where = load_tables(folder), f"{folder} (its tables joined)"
     if tables.keys() == {"train", "test"}:
         joined = JoinedFrame((tables["train"], None), (tables["test"], None))
@@ -360,7 +360,7 @@ def strip_text(value: Any) -> Any:
 
 
 def load_table(path: Path) -> Table:
-    """Load a .csv or .tsv; raise DataError for rows of different lengths or two columns with one name."""
+    """Load a .csv or .tsv; raise DataError for rows of different lengths or columns with equal names."""
     text = read_table_text(path)
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS[path.suffix.lower()], key=first.count)

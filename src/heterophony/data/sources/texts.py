@@ -1,4 +1,4 @@
-"""Convert texts to tokens: their bytes, or the tokens of a transformers tokenizer."""
+"""Convert texts to tokens: bytes, or the tokens of a transformers tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...core.records import Record
 from ..packing import pack_examples
 
 TEXT_LENGTH = 256  # tokens per example, at most
-TOKENS = "input_ids"  # the name that nets of transformers give to tokens
+TOKENS = "input_ids"  # the name of the token input in transformers models
 
 
 def encode_texts(
@@ -34,10 +34,10 @@ def encode_texts(
 
 
 def apply_tokenizer(texts: list[str], name: str) -> tuple[NDArray[Any], Record]:
-    """Tokenise texts once; the net receives ``input_ids``, and the mask as ``attention_mask``."""
+    """Tokenise texts once; the net receives the tokens as ``input_ids``, the mask as ``attention_mask``."""
     tokenizer = load_tokenizer(name)
     found = tokenizer(texts, truncation=True, max_length=TEXT_LENGTH)[TOKENS]
-    unknown = tokenizer.pad_token_id or 0  # for an empty text that has no tokens
+    unknown = tokenizer.pad_token_id or 0  # for an empty text, which has no tokens
     tokens = np.empty(len(texts), object)
     tokens[:] = [np.array(ids or [unknown], np.int64) for ids in found]
     return pack_examples([{TOKENS: list(tokens)}], [len(texts)])
@@ -59,7 +59,7 @@ def load_tokenizer(name: str) -> Any:
             local_files_only=True,
             trust_remote_code=False,
         )
-    except Exception as error:  # its loaders raise anything
+    except Exception as error:  # its loaders can raise any error
         if folder.is_dir():
             reason = str(error).strip().split("\n")[0]
             raise ConfigError(

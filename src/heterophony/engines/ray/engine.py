@@ -1,8 +1,8 @@
 """The Ray engine: jobs run as stateless tasks, on this machine or on a cluster.
 
-Clients' memories stay in the run's folder, on the driver's disk. A memory is sent with its
-client's job and comes back with the reply. So nodes share no file system, and a node that dies
-costs only time.
+Clients' memories stay in the run's folder, on the driver's disk. A client's memory is sent with its
+job and comes back with the reply. So nodes need no common file system, and a node that dies costs
+only time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  # the name of a variable
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nobody can connect from outside
 ZERO_COPY_VARIABLE = "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"
 TIMEOUT_SECONDS = 10  # time limit for a cluster to answer, and for its nodes to clean up
-RUNS_PER_CORE = 4  # runs at a time per core of the driver's machine: merging is done there
+RUNS_PER_CORE = 4  # runs at a time per core of the driver's machine, which merges the replies
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def check_reachable(address: str) -> None:
 def share_cluster(
     workers: int | None, cluster: base.Cluster, runs: int
 ) -> Iterator[tuple[int, base.ClusterShare]]:
-    """Connect to a cluster for several runs; yield how many run at a time, and the share of each.
+    """Connect to a cluster for several runs; yield how many run at a time, and each one's share.
 
     Shares do not overlap. Otherwise Ray would stop the idle workers of one run to make room for
     another's, and a worker needs seconds to start.
@@ -109,7 +109,7 @@ def share_cluster(
 
 
 def make_local_options(workers: int, cluster: base.Cluster, folder: Path) -> dict[str, Any]:
-    """Return the options of ``ray.init`` for a cluster on this machine: loopback only, no dashboard."""
+    """Return the options of ``ray.init`` for a cluster on this machine: loopback only, without a dashboard."""
     return {
         "address": "local",
         "num_cpus": math.ceil(workers * cluster.cpus),
@@ -127,11 +127,11 @@ def start_ray(options: Mapping[str, Any], cluster: base.Cluster) -> None:
             ray.init(
                 log_to_driver=False,
                 logging_level=logging.CRITICAL,
-                # otherwise Ray puts the current folder first on its workers' path
+                # otherwise, Ray puts the current folder first on its workers' path
                 job_config=JobConfig(_client_job=True),
                 **options,
             )
-    except Exception as error:  # Ray raises many types, plain ones too
+    except Exception as error:  # Ray raises errors of many types, including built-in ones
         where = cluster.address or "a local Ray"
         raise EngineError(
             f"cannot use {where}: {explain_connection_error(error, cluster)}"
@@ -144,9 +144,9 @@ def start_ray(options: Mapping[str, Any], cluster: base.Cluster) -> None:
 
 @contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Discard the output of Ray's C++ code to stderr; failures are raised as errors anyway.
+    """Discard what Ray's C++ code writes to stderr; failures are raised as errors anyway.
 
-    ``sys.stderr`` still reaches the terminal, for example the answer to Ctrl-C.
+    ``sys.stderr`` still reaches the terminal, for example with the message after Ctrl-C.
     """
     sys.stderr.flush()
     before, terminal, null = sys.stderr, os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -171,7 +171,7 @@ def explain_connection_error(error: Exception, cluster: base.Cluster) -> str:
     )
     if isinstance(
         error, ConnectionError | exceptions.AuthenticationError
-    ):  # Ray does not say which
+    ):  # Ray does not say which of the two it is
         return f"it does not exist, or {TOKEN_VARIABLE} is not its token{hint}"
     return get_first_line(error)[:300]
 
@@ -256,11 +256,11 @@ def clean_nodes(run: str, nodes: Sequence[str]) -> None:
         ray.wait(refs, num_returns=len(refs), timeout=TIMEOUT_SECONDS)
 
 
-INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, and read by many jobs
+INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, for many jobs to read
 
 
 class Ray(base.Engine):
-    """The Ray engine: one run on a cluster. By default, as many jobs run at a time as fit."""
+    """The Ray engine: one run on a cluster, by default with as many jobs at a time as the cluster holds."""
 
     def __init__(
         self, plan: Plan, client_store: FolderClientStore, spec: base.EngineSpec = base.SERIAL
@@ -269,7 +269,7 @@ class Ray(base.Engine):
         self.workers, self.cluster, self.compute = spec.workers, spec.cluster, spec.compute
         self.run_id = secrets.token_hex(4)
         self.encode = EncodeOnce(encode_tensors)
-        self.remaining_uses = Counter[int]()  # by the id of the tensors
+        self.remaining_uses = Counter[int]()  # by the tensors' id
 
     def __enter__(self) -> Self:
         with ExitStack() as connection:
@@ -287,7 +287,7 @@ class Ray(base.Engine):
     def __exit__(self, *_: object) -> None:
         with self.connection:
             clean_nodes(self.run_id, list_remote_nodes())
-            del self.run_bundle  # frees our data on a cluster that outlives the run
+            del self.run_bundle  # frees the run's data on a cluster that outlives it
         remote_job.remove_temp_folder(self.run_id)
 
     def pack_run(self) -> remote_job.RunBundle:
@@ -311,7 +311,7 @@ class Ray(base.Engine):
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         slots = count_slots(self.cluster)
-        # without a smaller limit, every worker has a second task waiting for the end of its first
+        # without a lower limit, every worker has a second task waiting for its first to end
         limit = min(self.workers or slots, slots)
         limit = 2 * slots if limit == slots else limit
         waiting, losses = base.batch_jobs(jobs, min(limit, slots))[::-1], Counter[int]()
@@ -351,7 +351,7 @@ class Ray(base.Engine):
             for job in batch
         ]
         # Ray fetches references among the arguments before the task starts, but not those in a
-        # list: most workers have opened the run already and do not need the bundle
+        # list: most workers have already opened the run and do not need the bundle
         return self.remote_task.remote(self.run_id, [self.run_bundle], remote_jobs)
 
     def release_tensors(self, batch: list[Job]) -> None:
@@ -362,7 +362,7 @@ class Ray(base.Engine):
                 self.encode.forget(tensors)
 
     def receive_reply(self, job: Job, remote: remote_job.RemoteReply) -> Reply:
-        """Store the client's memory that came back with a reply; return the reply with its tensors."""
+        """Store the client's memory that came back with a reply; return the reply with decoded tensors."""
         if isinstance(remote.reply, HeterophonyError):
             raise remote.reply
         if remote.memory is not None:

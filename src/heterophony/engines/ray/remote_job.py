@@ -1,8 +1,8 @@
-"""The work of a Ray node: remote jobs, and the temporary folder with the data of a run.
+"""A Ray node's part of a run: remote jobs, and the temporary folder with the run's data.
 
 The folder is removed even if the processes that use it are killed: each of them holds a lock on a file
-next to the folder, and the system releases a lock when its process exits. Opening a folder removes all
-others whose lock no process holds.
+next to the folder, and the system releases a lock when its process exits. Opening a folder removes all other
+such folders whose lock no process holds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_PATH_LENGTH = 107 - 64 - len("/ray-12345678")
 
 @dataclass(frozen=True)
 class TempFolder:
-    """A run's temporary folder on a Ray node, and this process's lock on it."""
+    """A run's temporary folder on a Ray node, and this process's lock on the folder."""
 
     path: Path
     lock: int
@@ -80,19 +80,19 @@ def remove_temp_folder(name: str) -> None:
 
 
 def find_temp_root() -> Path:
-    """Return the parent of all temporary folders: in the user's one, or in /tmp if that path is long."""
+    """Return the parent of all temporary folders: in the user's one, or in /tmp if the user's path is long."""
     name = f"heterophony-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(str(folder)) <= MAX_PATH_LENGTH else Path("/tmp", name)  # noqa: S108
 
 
 def make_lock_path(folder: Path) -> Path:
-    """Return the lock file of a temporary folder."""
+    """Return the path of a temporary folder's lock file."""
     return folder.with_name(f"{folder.name}.lock")
 
 
 def remove_abandoned(root: Path, name: str) -> None:
-    """Remove the temporary folders whose processes were killed, as no process holds their locks; keep ``name``."""
+    """Remove temporary folders whose locks no process holds, left by killed processes; keep ``name``."""
     for path in root.glob("*.lock"):
         folder = path.with_suffix("")
         with suppress(OSError):
@@ -113,7 +113,7 @@ Fetch = Callable[[Any], Any]  # returns the object of a Ray reference: ``ray.get
 
 @dataclass(frozen=True)
 class EncodedTensors:
-    """Encoded tensors of a remote job, or Ray's reference to them. Equal keys mean equal tensors."""
+    """A remote job's encoded tensors, or Ray's reference to them. Equal keys mean equal tensors."""
 
     key: int
     content: Any
@@ -158,7 +158,7 @@ class RunBundle:
 
 
 class CarriedClientStore(ClientStore):
-    """A store of client memories that holds only the one that came with a remote job."""
+    """A store of client memories that holds only the memory that came with a remote job."""
 
     def __init__(self, memory: bytes, scratch: Path) -> None:
         self.scratch, self.memories = scratch, {-1: memory}
@@ -189,7 +189,7 @@ def as_array(blob: bytes) -> ByteArray:
 
 
 class OpenRun:
-    """A run that a Ray worker process has opened: its plan, its data and the tensors decoded last."""
+    """A run opened by a Ray worker process: its plan, its data and the tensors decoded last."""
 
     def __init__(
         self, run: str, bundle: RunBundle, fetch: Fetch, loads: Callable[..., Any]
@@ -207,7 +207,7 @@ class OpenRun:
         data = self.temp_folder.path / "data"
         if not data.exists():
             write_data_once(data, bundle, fetch)
-        # a user's own modules are found if this machine has them under the same path
+        # a user's own modules are found if this machine has them at the same path
         sys.path += [p for p in bundle.module_paths if p not in sys.path and Path(p).is_dir()]
         load_sources(bundle.sources)
         plan: Plan = loads(bytes(fetch(bundle.plan_ref)))
@@ -222,7 +222,7 @@ class OpenRun:
 
 
 def prepare_on_node(where: WorkerPlace) -> Compute:
-    """Set torch up for the GPU that Ray gave to this worker: the only one that it sees."""
+    """Set torch up for the GPU that Ray assigned to this worker, the only GPU that it sees."""
     if where.device == "cuda" and not count_devices("cuda"):
         raise EngineError(
             "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
@@ -248,7 +248,7 @@ def write_data_once(folder: Path, bundle: RunBundle, fetch: Fetch) -> None:
                 raise
 
 
-OPEN_RUNS: list[OpenRun] = []  # holds at most one run: that of the last job
+OPEN_RUNS: list[OpenRun] = []  # holds at most one run: the last job's
 
 
 def open_run(
