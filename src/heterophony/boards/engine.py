@@ -223,7 +223,7 @@ class BoardEngine(Engine):
         return self.board_judge
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Wait for a connected board and return the clients on all connected ones; without a deadline, return all clients."""
+        """Wait for boards and return the clients on connected ones; without a deadline, return all clients."""
         if self.faults.deadline is None:
             return list(clients)
         available = set[str]()

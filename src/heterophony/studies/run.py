@@ -442,7 +442,8 @@ def execute_plan(
     """Run the remaining rounds of a plan and write ``result.json``; the folder must be locked.
 
     ``engine`` is an engine, or the section [engine]. Until the first event, ``on_phase`` receives
-    short texts that describe the current step, such as "checking the data". Raise AbandonedError if a hook abandons the run.
+    short texts that describe the current step, such as "checking the data". Raise AbandonedError if
+    a hook abandons the run.
     """
     on_phase("checking the data")
     compute = engine.choose_compute() if isinstance(engine, EngineSection) else ON_CPU

@@ -338,7 +338,7 @@ def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
 
 
 def is_named_algorithm(config: Config) -> bool:
-    """Return True if ``config.toml`` can recreate the algorithm: its class is importable, and TOML can hold its settings."""
+    """Return True if ``config.toml`` can recreate the algorithm: a class to import, with settings that fit TOML."""
     if not all(map(is_plain, asdict(config.algorithm).values())):
         return False
     name, cls = config.algorithm_name, type(config.algorithm)

@@ -198,7 +198,7 @@ class Broker:
             return False
 
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
-        """Enrol a new board and write its enrolment to ``out``; with ``clients``, the board may hold only these clients."""
+        """Enrol a new board and write its enrolment to ``out``; with ``clients``, the board may hold no others."""
         if enrolment.check_board_name(name) == process.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
         check_enrolled_clients(clients)
