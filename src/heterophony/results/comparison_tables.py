@@ -285,7 +285,9 @@ def list_overview_notes(
         *list_runs_at_chance(runs),
         explain_bold(rows, shown),
         *list_conclusions(rows),
-        "P new: P of clients that joined after training, once they have trained on their own data" if new else None,
+        "P new: P of clients that joined after training, once they have trained on their own data"
+        if new
+        else None,
     ]
 
 

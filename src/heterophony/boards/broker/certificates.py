@@ -18,7 +18,7 @@ from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
 
 CLOCK_TOLERANCE = timedelta(days=1)  # the clocks of small boards may be slow
-AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing that the authority signs is valid for longer than this
+AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # the longest validity of what it signs
 
 CLIENT_URI = "urn:heterophony:client:"  # prefix of the name of a client that the board may hold
 

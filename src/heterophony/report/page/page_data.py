@@ -383,7 +383,9 @@ def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
                 leading.setdefault(row.name, []).append(value)
     leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
     if leaders:
-        return f"Over the last ten evaluations {' and '.join(leaders)}, beyond chance over the seeds."
+        return (
+            f"Over the last ten evaluations {' and '.join(leaders)}, beyond chance over the seeds."
+        )
     reason = comparison.explain_missing_lead(rows)
     return f"No winner is shown: {reason}." if reason else ""
 
