@@ -132,8 +132,8 @@ def test_epsilon_is_that_of_the_library_and_grows(monkeypatch):
 
 def test_a_large_delta_is_warned_of():
     plan, most = played("fedavg", rounds=0).plan, max(digits().sizes().values())
-    client = "client_dp.delta: 0.0166667 is not well below one by the number of clients (6)"
-    example = f"is not well below one by the number of examples of a client ({most}); set it to"
+    client = "client_dp.delta: 0.0166667 is not well below one over the number of clients (6)"
+    example = f"is not well below one over the number of examples of a client ({most}); set it to"
     for protection, said in (
         (hp.ClientDP(noise=1.0, delta=1 / 60), f"protection.{client}; set it to 0.01 or less"),
         (hp.ClientDP(noise=1.0, delta=1 / 61), ""),
@@ -144,7 +144,7 @@ def test_a_large_delta_is_warned_of():
         assert found.startswith(said)
         assert bool(found) == bool(said)
     how = {"protection": [hp.ClientDP(noise=1.0, delta=0.1)], "weights": "uniform", "rounds": 0}
-    with pytest.warns(UserWarning, match="is not well below one by the number of clients"):
+    with pytest.warns(UserWarning, match="is not well below one over the number of clients"):
         played("fedavg", **how)
 
 

@@ -156,11 +156,13 @@ def test_training_by_client_is_refused_where_it_has_no_meaning(clients):
     private = {"protection": [hp.ExampleDP(clip=1.0, noise=1.0)], "model": "mlp"}
     for how, words in (
         ({"algorithm": "centralized"}, "training: centralized trains on pooled data"),
-        (private, "training: the accounting of example-level privacy needs the same training"),
+        (private, "training: example-level privacy accounting needs the same training"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=by_client, **how)
-    with pytest.raises(ConfigError, match=r"training: must be one hp\.Training for all clients"):
+    with pytest.raises(
+        ConfigError, match=r"training: to vary settings, pass one hp\.Training for all clients"
+    ):
         hp.sweep("fedavg", clients, {"lr": [0.1]}, training=by_client)
 
 

@@ -52,8 +52,8 @@ JobResult = tuple[Reply | Exception, float]
 class BoardFolder:
     """A board's folder for one run, locked until ``close``.
 
-    Its two ids are compared with those that the server has: the id of this folder, so that no other
-    folder or machine stands in for the board, and the id of the run, as a later run may have its name.
+    The server compares two ids: the folder's, so that no other folder or machine can stand in for the
+    board, and the run's, because a later run may have the same name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +108,7 @@ def take_part_in_run(
     say: Say,
     options: BoardOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Take part in a run as a board until the run finishes, even if it is deleted and started again."""
+    """Take part in a run as a board until the run finishes, even if the run is deleted and started again."""
     while True:
         board = BoardRun(enrolment, run, folder, clients, say, options)
         board.run()
@@ -200,7 +200,7 @@ class BoardRun:
             self.say(item.text)
 
     def advance(self) -> None:
-        """Build the plan when it is possible, start jobs, submit results and print refusals."""
+        """Build the plan once everything for it has arrived, start jobs, submit results and print refusals."""
         now = time.monotonic()
         if self.plan is None and self.session.has_everything:
             assert self.session.config is not None
@@ -329,7 +329,7 @@ def parse_config(text: bytes, trust: bool = False) -> Config:
 
 
 def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
-    """Load the configured data set with all clients, or from ``data`` the own data of a board's clients."""
+    """Load the configured data set with all clients or, from ``data``, the board's clients' own data."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
             f"--data: the run uses the data set {config.data.name}; leave out --data and use --clients"

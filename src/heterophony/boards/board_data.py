@@ -85,7 +85,7 @@ def make_remote_federation(
     )
 
 
-# finds the summary of a client by name; None if there is none
+# returns the summary of a client's data by the client's name; None if there is no summary
 FindSummary = Callable[[str], ClientSummary | None]
 
 
@@ -246,7 +246,7 @@ class BoardSensors:
             threading.Thread(target=self.sample_repeatedly, name="power", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """Return the measurements that the board reports, without those that it cannot take."""
+        """Return the board's measurements; those that the board cannot take are left out."""
         out = {"seconds": self.clock() - self.start, "cpu_seconds": time.process_time()}
         if (peak := self.read_status_bytes("VmHWM")) is not None:
             self.peak = max(self.peak, peak)  # the kernel's counter may have been reset
@@ -364,7 +364,7 @@ class MemoryGuard:
         self.job_bytes = max(self.job_bytes, peak - self.before)
 
     def count_possible_clients(self) -> int:
-        """Return how many clients with as much data fit into the board's memory, beside a running job."""
+        """Estimate how many clients of the mean size of its own fit into the board's memory beside a running job."""
         per_client = max(1, self.data_bytes // max(1, self.clients))
         room = self.compute_free() - self.job_bytes - RESERVE
         return min(MAX_CLIENTS, max(0, self.clients + room // per_client))

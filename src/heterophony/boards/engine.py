@@ -158,9 +158,9 @@ class ServerLink:
 
 
 class BoardJudge:
-    """Handles refused updates and lost jobs of boards.
+    """Handles boards' refused updates and lost jobs.
 
-    If the run has a deadline, the round continues without them; otherwise the run stops.
+    If the run has a deadline, the round continues without these clients; otherwise the run stops.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class BoardJudge:
         self.validator.check_merged(after)
 
     def refuse_update(self, reply: Reply, t: int, error: CodecError) -> None:
-        """Record a refused update of a board, and handle its job as lost."""
+        """Record that a board's update was refused, and treat its job as lost."""
         board = self.session.registry.board_of_client.get(reply.client, "")
         why = f"its update is refused: {error}"
         self.session.stats.record_rejected_reply(
@@ -223,7 +223,7 @@ class BoardEngine(Engine):
         return self.board_judge
 
     def available(self, clients: Sequence[str]) -> list[str]:
-        """Return the clients on connected boards, at least one; without a deadline, return all clients."""
+        """Wait for boards and return the clients on connected ones; without a deadline, return all clients."""
         if self.faults.deadline is None:
             return list(clients)
         available = set[str]()

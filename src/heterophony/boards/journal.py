@@ -48,7 +48,7 @@ class Fact:
 
 
 class Journal:
-    """Appends facts about a run on boards to its journal; a disk error is reported, but does not stop the run."""
+    """Appends facts about a run on boards to its journal; a disk error is reported but does not stop the run."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.path, self.say = folder / JOURNAL_FILE, say
@@ -82,7 +82,7 @@ class Journal:
         self.write_line(kind, board, details)
 
     def is_worth_a_line(self, kind: str, board: str, details: dict[str, Any]) -> bool:
-        """Return True if a fact that a board can cause at will should have a line in the journal."""
+        """Return True if the journal should have a line about this fact, which a board can cause at will."""
         if self.lines_by_board[board] >= MAX_LINES_OF_BOARD:
             return False
         refusal = board, str(details.get("why"))
@@ -131,7 +131,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        """Write the numbers of facts that were left out, and how the server stopped; close the journal."""
+        """Write how many facts were left out and how the server stopped; close the journal."""
         for board, count in sorted(self.unwritten.items()):
             self.write_line("counted", board, {"more": count})
         why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}

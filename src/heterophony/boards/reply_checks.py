@@ -277,12 +277,12 @@ class ReplyValidator:
 
 
 def get_shared_name(name: str) -> str:
-    """Return the shared tensor's name in that of a reply's tensor with a variable number of rows."""
+    """Extract the shared tensor's name from the name of a reply's tensor with a variable number of rows."""
     return name.partition("/")[2]
 
 
 def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> None:
-    """Raise CodecError if rows in a reply have a wrong length or type, or are more than the tensor needs."""
+    """Raise CodecError if rows in a reply have the wrong length or type, or if there are more than the tensor needs."""
     if found.shape[1:] != expected.shape[1:] or found.dtype != expected.dtype or not found.dim():
         raise CodecError(
             f"tensor {name!r} is {found.dtype} {tuple(found.shape)}, expected rows of"
@@ -294,6 +294,6 @@ def check_rows(name: str, found: Tensor, expected: Tensor, sent: Tensors) -> Non
 
 
 def compute_norm(tensors: Tensors, names: Iterable[str]) -> float:
-    """Return the norm of a reply's floating-point tensors, joined to one vector."""
+    """Return the norm of a reply's floating-point tensors, joined into one vector."""
     real = [tensors[k].double() for k in names if tensors[k].is_floating_point()]
     return math.sqrt(sum(float(v.square().sum()) for v in real))

@@ -43,8 +43,8 @@ from .reply_checks import ReplyValidator
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import Will
 
-MAX_EXAMPLES = 10_000_000  # limit per client; a higher claim could only serve to outweigh others
-MAX_VALUES = 1 << 20  # values in one example; a net for more would take gigabytes
+MAX_EXAMPLES = 10_000_000  # limit per client; claiming more would only outweigh other clients
+MAX_VALUES = 1 << 20  # most values in one example; a net for larger examples would take gigabytes
 Say = Callable[[str], None]
 Summaries = Mapping[str, ClientSummary]  # summaries of the clients introduced so far, by name
 
@@ -261,7 +261,7 @@ class Admission:
 class ServerHooks:
     """Functions that the server of a run on boards calls: ``say`` with lines to print, ``on_event`` with events.
 
-    It calls ``watch`` several times a second; an error that this raises stops the run.
+    The server calls ``watch`` several times a second; an error raised by ``watch`` stops the run.
     """
 
     say: Say

@@ -338,7 +338,7 @@ class Testbed:
         self.stop()
 
     def enrol_board(self, broker: PrivateBroker, name: str) -> Enrolment:
-        """Enrol a board of the testbed; to be able to cut its link, let it connect through a proxy."""
+        """Enrol a board of the testbed; if links are to be cut, the board connects through a proxy."""
         enrolment = broker.enrol_board(name)
         if "network" not in self.faults:
             return enrolment

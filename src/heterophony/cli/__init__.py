@@ -114,7 +114,7 @@ class ErrorReportingGroup(TyperGroup):
             raise SystemExit(0) from None
         except OSError as error:  # stdout on a full disk; errors of files are HeterophonyErrors
             print_error(f"cannot write the result: {error.strerror or error}")
-            # otherwise Python tries to write again when it exits
+            # otherwise Python tries to write again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(StorageError.exit_code) from None
 

@@ -358,7 +358,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start Mosquitto in the background, with TLS and access rights; create the folder if needed."""
+    """Start Mosquitto in the background, with TLS and access control; create the folder if needed."""
     broker = open_broker(folder)
     listen, started = broker.start(lan, port)
     reach = "this machine and others" if listen.lan else "this machine only"

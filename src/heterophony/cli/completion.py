@@ -78,8 +78,8 @@ COMPLETION = "_HETEROPHONY_COMPLETE"  # set by the shells' completion functions
 def join_words_of_bash() -> Iterator[None]:
     """When bash asks for completions, join the words that it split at ``=``, and remove their prefix.
 
-    Bash replaces only the text after the equals sign. It does not split there if the user removed it
-    from COMP_WORDBREAKS.
+    Bash replaces only the text after the equals sign. It does not split words there if the user
+    removed the equals sign from COMP_WORDBREAKS.
     """
     if os.environ.get(COMPLETION) != "complete_bash" or "COMP_WORDS" not in os.environ:
         yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 
-SHOWN_CLIENTS = 20  # how many `data show` lists without --json
+SHOWN_CLIENTS = 20  # how many clients `data show` lists without --json
 
 
 Platform = Literal["pfllib", "leaf", "huggingface", "npz"]
@@ -89,7 +89,7 @@ def show(
 
 
 def print_remark(data: Source | Federation) -> None:
-    """Print the remark on a data set: parts not read, or differences from the published one."""
+    """Print the note on a data set: parts not read, or differences from the published data set."""
     if data.remark:
         terminal.print_note(data.remark)
 
@@ -258,7 +258,7 @@ def save_label_distribution(federation: Federation, how: Algorithm, out: Path, k
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
-    """Return each client's numbers of examples and label statistics, as plain data for JSON."""
+    """Return each client's example counts and label statistics, as plain data for JSON."""
     from ..data.federation import entropy, jensen_shannon, total_variation
 
     counts, held = federation.count_labels(), list_splits(federation)

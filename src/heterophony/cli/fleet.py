@@ -1,4 +1,4 @@
-"""The command group ``fleet``: prepare boards over SSH, start heterophony on them and watch it."""
+"""The command group ``fleet``: prepare boards over SSH, and start and monitor heterophony on them."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def table(
     from .reproduce import show_result
 
     require_all_boards(context.obj)
-    # the requirement is a set of boards, which the fleet has
+    # the table requires boards, which the fleet has
     published = replace(load_table(name), needs=None)
     selection = TableSelection(published, scale, rows, "*", tuple(published.measured.seeds)[:1])
     parent = out or Path("runs") / f"{name}-{scale}-fleet"

@@ -10,7 +10,7 @@ from ..core.errors import OptionError, simplify_name
 
 BARE_SETTING = re.compile(r"[A-Za-z_][\w.-]*=.*", re.S)
 NUMBER = re.compile(r"-[0-9.]+(e-?[0-9]+)?")
-# other platforms' names of settings, and the short keys here
+# other platforms' names for settings: our short keys
 OTHER_NAMES = {
     "learning_rate": "lr",
     "local_learning_rate": "lr",
@@ -33,7 +33,7 @@ OTHER_NAMES = {
     "dataset": "data.name",
     "device": "accelerator",
 }
-REPETITIONS = "times"  # other platforms' number of seeds
+REPETITIONS = "times"  # other platforms' option for the number of seeds
 
 
 def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
@@ -64,7 +64,7 @@ def translate_habits(words: Sequence[str], takes_value: Mapping[str, bool]) -> l
 def is_short_name(option: str, takes_value: Mapping[str, bool]) -> bool:
     """Return True if an option is another platform's setting after one hyphen, as in ``-gr``."""
     known = option[:1] == "-" and option[1:] in {*OTHER_NAMES, *OTHER_NAMES.values()}
-    return known and option[:2] not in takes_value  # else the rest is the value of that option
+    return known and option[:2] not in takes_value  # otherwise the rest is the value of that option
 
 
 def translate_option(

@@ -126,7 +126,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str] = ()) -> Config:
-    """Read the configuration of a command; ``usual`` are its default settings without a file."""
+    """Read the configuration of a command; ``usual`` holds its default settings if there is no file."""
     from ..config.reading import read_config
 
     file, chosen = locate_settings(word, pairs or [])

@@ -169,7 +169,7 @@ LossesOption = Annotated[
     str | None,
     typer.Option(
         help="Compare at these training losses, as in 0.5,0.2: attack each algorithm after the first"
-        " of --rounds that reaches each. none: after all rounds."
+        " of --rounds that reaches the loss. none: attack after all of --rounds."
     ),
 ]
 ClientsOption = Annotated[int | None, typer.Option(min=1, help="Number of clients to attack.")]

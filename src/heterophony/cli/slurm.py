@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 StudyCommand = Literal["compare", "sweep", "tune", "reproduce"]  # commands for several runs
 ARRAY_FILE, RAY_FILE = "slurm.sh", "slurm-ray.sh"
-LARGEST_ARRAY = 1000  # number of tasks that sbatch takes unless a cluster allows more
+LARGEST_ARRAY = 1000  # most tasks that sbatch accepts unless the cluster allows more
 
 HEAD = """\
 #!/bin/bash

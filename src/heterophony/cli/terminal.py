@@ -150,8 +150,8 @@ def exit_on_interrupt(
 ) -> Iterator[None]:
     """Exit at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``, which says how to continue.
 
-    Run folders survive this as they survive kill -9. An exception could instead be raised in code that
-    ignores it.
+    Run folders survive this as they survive kill -9. An exception would not do: it could be raised in
+    code that ignores it.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

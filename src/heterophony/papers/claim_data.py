@@ -42,7 +42,7 @@ class FindingVerdict:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the finding, which is that on its first claim."""
+        """The verdict on the finding, which is the verdict on its first claim."""
         return self.claims[0].verdict
 
     @property
@@ -79,7 +79,7 @@ def classify_verdict(verdict: str) -> str:
 
 
 def summarise_findings(found: Sequence[FindingVerdict]) -> str:
-    """Describe how many findings hold at which scale: ``98 findings from 160 claims: …``."""
+    """Describe how many findings hold at each scale: ``98 findings from 160 claims: …``."""
     by_method = sum(one.claims[0].scale == claim_verdicts.BY_METHOD for one in found)
     counts = Counter(classify_verdict(one.verdict) for one in found)
     counts["holds"] -= by_method
@@ -122,7 +122,7 @@ def describe_found(found: claim_verdicts.ClaimVerdict) -> str:
 def describe_disagreement(
     found: claim_verdicts.ClaimVerdict, deciding: claim_verdicts.CaseVerdict
 ) -> str:
-    """Describe the decision on a claim by the last ten evaluations, if it differs; else empty."""
+    """Describe the decision on a claim by the last ten evaluations if it differs, otherwise an empty string."""
     for case in found.cases:
         same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
         if same and case.rule == claim_verdicts.LAST10 and case.decision != deciding.decision:
@@ -211,7 +211,7 @@ def name_claim(one: claim_verdicts.ClaimVerdict, finding: FindingVerdict) -> str
 
 
 def describe_decision(case: claim_verdicts.CaseVerdict) -> str:
-    """Describe the decision in a case of a claim; stand-in data leave it undecided."""
+    """Describe the decision in a case of a claim; with stand-in data, the case is undecided."""
     words = claim_verdicts.name_decision(case.decision, case.scale)
     standing = case.scale == STAND_IN and case.decision in claim_verdicts.SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words
@@ -228,7 +228,7 @@ def describe_cost(found: claim_verdicts.ClaimVerdict) -> str:
 
 
 def describe_parts(parts: Sequence[claim_verdicts.RoundPart]) -> str:
-    """Describe the difference that a claim compares, over parts of the rounds."""
+    """Describe the difference that a claim compares, for each part of the rounds."""
     texts = []
     for p in parts:
         spread = f" ({p.interval.low:+.1f} … {p.interval.high:+.1f})" if p.interval else ""

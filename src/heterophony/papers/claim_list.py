@@ -1,7 +1,7 @@
 """The published claims of five works, and findings: groups of claims with the same comparison.
 
 Claims are the orderings in the tables' files and the claims in words in ``claims.toml``. Papers repeat their
-theses: claims with the same comparison are one finding.
+theses, so claims with the same comparison are one finding.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
 class PaperClaim:
     """A claim of a paper, which holds if each of its comparisons holds.
 
-    ``least``: the least margin of the first over the second. ``within``: the largest difference between
-    them. ``how`` describes how the claim is decided; without comparisons, runs alone cannot decide it.
+    ``least``: the smallest margin by which the first cell must exceed the second. ``within``: the largest
+    difference between the two. ``how`` describes how the claim is decided. Without comparisons, runs
+    alone cannot decide the claim.
     """
 
     table: PublishedTable
@@ -165,7 +166,7 @@ def describe_ordering(
 
 
 def describe_printed(printed: dict[str, Any], ordering: Ordering, rows: Sequence[str]) -> str:
-    """Format the printed numbers that an ordering compares: of its row and of the highest other row."""
+    """Format the printed numbers that an ordering compares: its row's and the highest other row's."""
     values = {r: n.value for r in rows if (n := printed[r].get(ordering.measure))}
     top = printed[ordering.above].get(ordering.measure)
     if top is None or not values:
@@ -275,7 +276,7 @@ def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
 
 
 def encode_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
-    """Encode a claim's comparisons by settings and measures, so that equal ones of two tables are equal."""
+    """Encode a claim's comparisons by settings and measures, so that equal comparisons from two tables match."""
     cells = index_cells(claim.table.name)
     rule, limits = claim.table.measured, (claim.least, claim.within)
     how = (claim.measure, rule.rounds, rule.clients, rule.personal, *limits)

@@ -1,4 +1,4 @@
-"""Decide the published claims from runs: differences paired by seed, with intervals.
+"""Decide the published claims from runs, by differences paired by seed and their intervals.
 
 The paper's own rule, such as the best round, decides; the last ten evaluations are shown as well.
 One seed never decides, nor does a net that has not learned. The full scale overrides the medium scale.
@@ -20,7 +20,7 @@ from .verdicts import RULE_NAMES
 Decision = Literal["holds", "does not hold", "not yet trained", "undecided"]
 LAST10 = "last10"
 AT_EQUAL_LOSS = "matched"  # the rule for attacks
-BY_METHOD = "method"  # in place of a scale, if a claim follows from the method
+BY_METHOD = "method"  # takes the place of a scale for a claim that follows from the method
 # parts of a run over which differences are averaged: the first tenth, then to a quarter, …
 ROUND_PARTS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 # below full scale nothing is said about the paper's own setting, only what was seen
@@ -85,7 +85,7 @@ class CaseVerdict:
     why: str
     differences: tuple[SeedDifferences, ...]
     parts: tuple[RoundPart, ...]  # parts of the rounds, for the smallest difference
-    control: bool = False  # a setting of ours, which decides nothing
+    control: bool = False  # our own control, which decides nothing
 
     @property
     def seeds(self) -> int:
@@ -109,7 +109,7 @@ class ClaimVerdict:
     """The verdict on a claim, and the case that decides it."""
 
     claim: PaperClaim
-    finding: str  # the id of the finding that it belongs to
+    finding: str  # the id of the finding that the claim belongs to
     verdict: str  # such as "not seen at medium scale (momentum 0)"
     scale: str | None  # scale whose runs decide the claim, or were examined last
     rule: str  # rule that decides the claim
@@ -127,7 +127,7 @@ class IntervalLevels:
 
     @property
     def confirming(self) -> float:
-        """The confidence level of intervals that confirm a claim; as all must confirm, their number does not count."""
+        """The confidence level of intervals that confirm a claim; as all must confirm, it ignores their number."""
         return 1 - ALPHA / (self.settings * self.rules)
 
     @property

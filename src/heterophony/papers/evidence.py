@@ -32,7 +32,7 @@ from .verdicts import measure_curves
 STORED_RUNS = files(__package__) / "results"
 DIGITS = 3  # decimals of stored accuracies, in percent
 FULL, MEDIUM = TableScale.full.value, TableScale.medium.value
-JUDGED_SCALES = (FULL, MEDIUM)  # a quick run says nothing about a paper
+JUDGED_SCALES = (FULL, MEDIUM)  # quick runs are left out: they say nothing about a paper
 STAND_IN = "stand-in"  # the medium scale on data that stand in for the paper's: shown, never judged
 MOST_VARIANTS = 2  # variants that are combined at most
 
@@ -63,11 +63,11 @@ class StoredRun:
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:
-        """A key that identifies the run; a later run with the same key replaces it."""
+        """The key that identifies the run; a later run with the same key replaces this one."""
         return self.table, self.scale, self.row, self.column, self.variant, self.seed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; leave numbers out if there are none."""
+        """Return the fields for JSON; leave out ``numbers`` if it is empty."""
         return {k: v for k, v in asdict(self).items() if k != "numbers" or v}
 
     @cached_property
@@ -182,7 +182,7 @@ def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
             cells = [
                 cell
                 for cell in table.choose_variants(names).cells
-                if cell.variant == VARIANT_SIGN.join(names)  # else it changes nothing here
+                if cell.variant == VARIANT_SIGN.join(names)  # else it changes nothing in this cell
             ]
             out += [CellAtScale(table, FULL, cell, cell.variant) for cell in cells]
             small = [at for cell in cells for at in shrink_cell(table, cell)]
@@ -229,7 +229,7 @@ def is_run_of_cell(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     return all(usual.get(k) == v for k, v in mine.items())
 
 
-LEARNED_SHARE = 0.8  # share of centralised accuracy that FedAvg must reach
+LEARNED_SHARE = 0.8  # share of centralised training's accuracy that FedAvg must reach
 LAST_PART = 0.2  # last part of the rounds, in which FedAvg must neither rise nor fall
 FEDAVG = "fedavg"
 
@@ -319,11 +319,11 @@ def measure_generic(run: StoredRun, rule: MeasurementRule) -> float:
 
 
 def measure_last_rise(curves: Sequence[Curve], rounds: int) -> tuple[float, bool]:
-    """Measure how many points a curve rises over the last part of the rounds, and whether that may be noise.
+    """Measure how many points a curve rises over the last part of the rounds, and whether the rise may be noise.
 
     A straight line is fitted to each seed's evaluations in that part. The rise is the mean over the seeds.
     It may be noise if its 95 % interval includes 0. The interval is computed from the deviation of all
-    evaluations from their lines, which is how much a curve swings from round to round.
+    evaluations from their lines, that is, from how much a curve swings from round to round.
     """
     lines = [fit_line(curve, rounds) for curve in curves]
     freedom = sum(line.points - 2 for line in lines)

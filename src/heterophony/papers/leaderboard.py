@@ -43,10 +43,10 @@ from ..studies.spec import RunSpec
 
 LARGEST_MEASURE = 1e15  # limit for bytes, seconds and shares in an entry
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
-PACKED_ENTRIES = "entries.zip"  # holds entries of the leaderboard that it is in
-ALGORITHM_MODULE = "algorithm"  # the module of that file
-DIGITS = 5  # of the accuracies of clients and of curves
-MIN_SEEDS = 5  # seeds that a ranked entry needs
+PACKED_ENTRIES = "entries.zip"  # archive with entries of the leaderboard that contains it
+ALGORITHM_MODULE = "algorithm"  # the module name of the algorithm file
+DIGITS = 5  # decimals of clients' accuracies and of curves
+MIN_SEEDS = 5  # number of seeds that a ranked entry needs
 HASH_NOTE = (
     "a hash depends on the kind of processor and on library versions: constraints.txt lists those"
     " of the leaderboard"
@@ -55,7 +55,7 @@ MEASURES = (
     *("P.last10", "G.last10", "worst10", "std", "new_clients"),
     *("MB_up", "MB_down", "work", "seconds"),
 )
-BELOW_LOCAL, LOCAL = "below_local", "local"  # a measure that compares with this algorithm's entry
+BELOW_LOCAL, LOCAL = "below_local", "local"  # a measure and the algorithm it compares with
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def build_ranked_entry(
 
 
 def list_shares_below(entry: Entry, other: Entry) -> list[float]:
-    """List by seed the share of clients whose P is below that in another entry; empty if one is unknown."""
+    """List, for each seed, the share of clients whose P is lower than in another entry; empty if a share is unknown."""
     shares = []
     for seed, mine in entry.seeds.items():
         theirs = other.seeds.get(seed)
@@ -368,7 +368,7 @@ def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
 
 
 def describe_ranks(ranking: Ranking) -> str:
-    """Describe how far ranks must be apart to differ, and over how many seeds they are computed."""
+    """Describe how far apart ranks must be to differ, and over how many seeds they are computed."""
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"
@@ -385,7 +385,7 @@ def describe_ranks(ranking: Ranking) -> str:
 
 @dataclass(frozen=True)
 class CheckedSeed:
-    """A seed of an entry that was repeated: the hash that the entry claims, and the hash found here."""
+    """A repeated seed of an entry: the hash that the entry claims, and the hash found here."""
 
     entry: str
     seed: int

@@ -1,4 +1,4 @@
-"""Lists of published tables, of their cells with estimated costs, and of their variants."""
+"""Lists of published tables, their cells with estimated costs, and their variants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScaleCost:
-    """The cost of a published table at one scale: all runs, runs whose data are here, and seconds."""
+    """The cost of a published table at one scale: number of runs, number of runs whose data are here, and seconds."""
 
     runs: int
     here: int

@@ -113,7 +113,7 @@ class TableSelection:
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
-        """Cells with the same run as an earlier cell at this scale, mapped to the earlier cell."""
+        """Cells whose run at this scale is the same as an earlier cell's, mapped to the earlier cell."""
         seen: dict[str, Cell] = {}
         out = {}
         for cell in self.selected_cells:
@@ -129,9 +129,9 @@ class TableSelection:
 
     @cached_property
     def stand_ins(self) -> dict[str, tuple[str, ...]]:
-        """The paper's columns that the runs of each column stand for; empty at full scale.
+        """The paper's columns that each column's runs stand for; empty at full scale.
 
-        Columns that have the same runs at this scale stand for all of these columns together.
+        If several columns have the same runs at this scale, those runs stand for all of these columns.
         """
         if self.scale is TableScale.full:
             return {}
@@ -149,7 +149,7 @@ class TableSelection:
         return f"{cell.config['data']['name']} in place of {cell.column}"
 
     def explain_unavailable(self, cell: Cell) -> str | None:
-        """Return why a cell cannot be run on this machine; None if it can."""
+        """Return why a cell cannot be run on this machine; None if the cell can be run."""
         if cell.needs:
             return f"needs {cell.needs}"
         name = cell.config["data"]["name"]
@@ -189,7 +189,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 
 
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
-    """Raise FolderError if an existing run folder holds a run with other settings than the cell's."""
+    """Raise FolderError if an existing run folder holds a run whose settings differ from the cell's."""
     try:
         written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
@@ -348,7 +348,7 @@ def hash_checkpoint(table: TableSelection) -> str | None:
 def measure_cells(
     table: TableSelection, parent: Path
 ) -> tuple[dict[CellKey, verdicts.ValuesBySeed], dict[CellKey, str]]:
-    """Measure the finished runs of each cell of a table; also return remarks on their data."""
+    """Measure the finished runs of each cell of a table; also return notes on their data."""
     measured: dict[CellKey, verdicts.ValuesBySeed] = {}
     remarks: dict[CellKey, str] = {}
     for task, events in read_finished(table, parent):
@@ -364,7 +364,7 @@ def measure_cells(
 def explain_incomparable(
     table: TableSelection, failed: Mapping[str, str], remarks: Mapping[CellKey, str]
 ) -> dict[CellKey, str]:
-    """Explain, by cell, why numbers cannot be compared with the printed ones."""
+    """Explain, by cell, why our numbers cannot be compared with the printed ones."""
     reasons = dict[CellKey, str]()
     if table.scale is not TableScale.full:
         reasons = {get_cell_key(c): f"{table.scale} scale" for c in table.selected_cells}
@@ -385,7 +385,7 @@ def get_cell_key(cell: Cell) -> CellKey:
 
 CHECKPOINT_FILE = "pretrained.safetensors"  # in the folder of a table's runs
 CONTINUE_HINT = "run the same command again to continue"
-SHORT_RUN_SECONDS = 60  # runs that are all shorter are run side by side, one core each
+SHORT_RUN_SECONDS = 60  # if all runs are shorter than this, they run side by side, one core each
 
 
 @dataclass(frozen=True)

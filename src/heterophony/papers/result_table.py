@@ -1,4 +1,4 @@
-"""A reproduced table with our numbers next to the printed ones: for a terminal and as files."""
+"""A reproduced table with our numbers next to the printed ones, for a terminal and as files."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
 
 
 def describe_chosen_variants(table: PublishedTable) -> list[str]:
-    """Describe in a sentence what each variant is, why it is tried, and its source."""
+    """Describe each chosen variant in one sentence: what it is, why it is tried, and its source."""
     return [
         f"Variant {v['name']}: {v['what']}; {v['reason']} ({v['source']})."
         for v in describe_variants(table, table.chosen)

@@ -26,7 +26,7 @@ from ..tools.bench import count_forward_flops, count_training_flops, measure_sge
 from .claim_list import PaperClaim
 from .table import PublishedTable, TableScale, index_cells
 
-TEXT_DATASETS = ("shakespeare",)  # no embedded data set can replace it
+TEXT_DATASETS = ("shakespeare",)  # no embedded data set can replace these
 CLASS_COUNTS = {"cifar100": 100, "tinyimagenet": 200, "tinyimagenet-32": 200}
 STAND_IN_DATASET, STAND_IN_CLASSES = "digits", 10
 ROUND_BOUNDS = (10, 50)  # minimum and maximum
@@ -36,7 +36,7 @@ NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18", "resnet18_imagenet")
 LR_DIVISOR = 5
 CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, within bounds
 MAX_BATCH = 20
-MAX_HEAD_DEPTH = 2  # at most, of the small net
+MAX_HEAD_DEPTH = 2  # largest head depth of the small net
 ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
 QUICK_SCALE_NOTE = (
     "quick scale: the embedded digits replace images, with a small net, a fifth of the clients"
@@ -136,7 +136,7 @@ SMALL_DATASETS = {  # up to 1,000 images per class at half their side: data/sour
     "emnist-balanced": "emnist-small",
     "cifar10": "cifar10-small",
     "cifar100": "cifar100-small",
-    "tinyimagenet": "cifar100-small",  # half of 64x64 with 200 classes is too much work
+    "tinyimagenet": "cifar100-small",  # 200 classes at half of 64x64 are too much work
     "tinyimagenet-32": "cifar100-small",
 }
 STAND_INS = {  # replacements of data sets that are not on this machine
@@ -149,19 +149,19 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
     "resnet10": "resnet10_small",
     "resnet18": "resnet10_small",
     "resnet18_imagenet": "resnet10_small",
-    "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
+    "pfakd_cnn": "pfakd_fmnist",  # pfakd_cnn needs 24x24; pfakd_fmnist has two of its three convolutions
 }
 SMALL_CLASSES = 10  # number of classes of a stand-in
 StandInUse = Literal["never", "if missing", "always"]
 MAX_ROUNDS, MAX_EPOCHS = 50, 500  # for a client that is selected in every round
 MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # if an epoch takes longer
 MAX_ROUNDS_OF_SINGLES = 20  # if a batch is one image
-STEPS_ROUND_DIVISOR = 10  # if a round is a few steps, not epochs
+STEPS_ROUND_DIVISOR = 10  # if a round consists of a few steps, not of epochs
 EVALUATIONS = 25  # most evaluations in a run that counts epochs
-# if clients share fewer images than in the paper, a round has fewer steps: larger ones make up for it
+# if clients share fewer images than in the paper, a round has fewer steps; larger steps make up for that
 LR_FACTOR = 3
 CENTRALISED = "centralized"
-# its clients draw their own images, as many as in the paper
+# clients of this partition draw their own images, as many as in the paper
 OWN_SIZE_PARTITION = "per_client_dirichlet"
 MIN_SEEDS = 5  # the paper's own seeds, then the numbers after them, up to this count
 MEDIUM_SCALE_NOTE = (
@@ -208,7 +208,7 @@ def shrink_dataset(data: dict[str, Any], stand_ins: StandInUse) -> None:
 
 
 def limit_own_images(partition: dict[str, Any], small: str) -> None:
-    """Limit how many images a client draws to the size of a class, as all may be of one class."""
+    """Limit how many images a client draws to the size of a class, because all of them may be of one class."""
     if partition.get("kind") != OWN_SIZE_PARTITION:
         return
     usual, of_class = (
@@ -245,7 +245,7 @@ def raise_learning_rate(small: dict[str, Any], full: str) -> None:
 
 
 def shares_images(small: Mapping[str, Any]) -> bool:
-    """Return True if a cell divides the images among clients, which train on all of theirs each round."""
+    """Return True if a cell divides the images among clients that each train on all their images in a round."""
     own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
     steps, pooled = "steps" in small["training"], small["algorithm"]["name"] == CENTRALISED
     return not (own_size or steps or pooled)
@@ -287,17 +287,17 @@ def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...
     return own if scale is TableScale.full else own[:1]
 
 
-TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
+TRAINING_EFFICIENCY = 0.45  # speed of training relative to a matrix product (`heterophony bench`)
 SECONDS_PER_STEP = 0.0025  # overhead of a mini-batch
 SECONDS_TO_START = 2.0  # overhead of a run
-RELATIVE_WORK = {  # time of local training over FedAvg's with five epochs, as measured on idle cores
+RELATIVE_WORK = {  # time of local training relative to FedAvg with five epochs, measured on idle cores
     **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
     **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
     **dict.fromkeys(("fedproto", "pfakd", "pfedsd"), 1.5),
     "fedreg": 3.0,
     "pfedme": 4.4,
 }
-REFERENCE_SPEED = 90e9  # operations per second of one core: that of benchmarks/README.md
+REFERENCE_SPEED = 90e9  # operations per second of one core, from benchmarks/README.md
 HOUR = 3600
 
 
@@ -407,7 +407,7 @@ def format_core_hours(hours: float | None) -> str:
 
 
 def explain_missing_cost(claim: PaperClaim) -> str:
-    """Explain why deciding a claim has no estimated cost at either scale."""
+    """Explain why a claim has no estimated cost at either scale."""
     if claim.command:
         return f"by `{claim.command}`"
     cells = index_cells(claim.table.name)

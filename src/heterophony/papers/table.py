@@ -26,16 +26,16 @@ class TableScale(StrEnum):
 
 
 TABLES = files(__package__) / "tables"
-VARIANT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # is part of the names of folders and files
+VARIANT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # part of the names of folders and files
 VARIANT_SIGN = "+"  # between the names of variants that are chosen together
-NO_NUMBER = "-"  # in a list of printed numbers: the paper has no number there
+NO_NUMBER = "-"  # in a list of printed numbers: the paper prints no number
 FigureKind = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
 GENERIC_LOSS = "G_loss"  # the test loss of the generic model
 MEASURES = (
     *("G", "P", "score", GENERIC_LOSS),
     *("delta_sigma", "delta_tau", "psnr_mean", "psnr_max"),
 )
-MEASURE_NAMES = {  # the others are called as in the files
+MEASURE_NAMES = {  # other measures are called as in the files
     GENERIC_LOSS: "test loss of G",
     "psnr_mean": "mean PSNR",
     "psnr_max": "highest PSNR",
@@ -231,7 +231,7 @@ class PublishedTable:
     def build_baseline(self, row: str, column: str) -> dict[str, Any]:
         """Return the settings of the FedAvg baseline for a cell, with the chosen variants.
 
-        These are the settings of the table and the column, unless the work has a table for its baseline.
+        The settings are those of the table and the column, unless the work has a table for its baseline.
         """
         if self.baseline:
             data = next(c.config["data"] for c in self.cells if (c.row, c.column) == (row, column))
@@ -248,7 +248,7 @@ class PublishedTable:
 
     @property
     def missing_requirements(self) -> str | None:
-        """Why cells of the table cannot be run here; None if all can."""
+        """Why cells of the table cannot be run here; None if all cells can be run."""
         missing = dict.fromkeys(c.needs for c in self.cells if c.needs)
         return self.needs or "; ".join(missing) or None
 

@@ -47,7 +47,7 @@ class ComparedNumber:
     model: str = ""  # name of the net used here
     # the paper's columns that these runs stand for; empty if they were run as printed
     in_place_of: tuple[str, ...] = ()
-    averaged: bool = False  # G of personal parameters that were averaged only to be measured
+    averaged: bool = False  # whether personal parameters were averaged only to measure G
 
     @property
     def setup(self) -> str:
@@ -127,7 +127,7 @@ def compare_numbers(
 ) -> list[ComparedNumber]:
     """Compare our numbers with the printed ones in these cells.
 
-    ``reasons`` explains, by cell, why it cannot be compared. A printed number is the mean over
+    ``reasons`` explains, by cell, why the numbers cannot be compared. A printed number is the mean over
     ``printed_seeds`` runs. ``stand_ins`` maps columns on other data to the paper's columns; their
     printed numbers are left out.
     """
@@ -188,7 +188,7 @@ def judge_number(
 def compute_noise_band(
     ours: Sequence[float], printed: table.PrintedNumber, printed_seeds: int
 ) -> tuple[float, str]:
-    """Compute by how much our mean and the printed one may differ by chance (95 %), and describe it.
+    """Compute and describe how much our mean may differ from the printed one by chance (95 %).
 
     This is Welch's test. If the paper prints no deviation, or has one run, our deviation is used for both.
     """
@@ -197,7 +197,7 @@ def compute_noise_band(
     theirs = printed.std if known and printed.std is not None else own
     a, b = own**2 / len(ours), theirs**2 / printed_seeds
     squares = a**2 / (len(ours) - 1) + (b**2 / (printed_seeds - 1) if known else 0)
-    # Welch's degrees of freedom; if one deviation stands for both, those of its estimate
+    # Welch's degrees of freedom; if one deviation is used for both, the degrees of freedom of its estimate
     welch = (a + b) ** 2 / squares if squares else inf
     band = statistics.compute_t_quantile(welch if known else len(ours) - 1) * sqrt(a + b)
     runs = f"{printed_seeds} run{'' if printed_seeds == 1 else 's'}"
@@ -289,7 +289,7 @@ def judge_order(
 
 
 def format_p_value(pairs: Mapping[str, statistics.PairedComparison], one: str | None) -> str:
-    """Format the largest p value of an ordering, or the one of row ``one``; empty with too few seeds."""
+    """Format the largest p value of an ordering, or row ``one``'s p value; empty with too few seeds."""
     if min(found.pairs for found in pairs.values()) < statistics.count_pairs_needed(len(pairs)):
         return ""
     p_values = dict(
@@ -299,7 +299,7 @@ def format_p_value(pairs: Mapping[str, statistics.PairedComparison], one: str | 
 
 
 def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) -> str:
-    """Describe the number of seeds of an ordering, and whether they are too few to exclude chance."""
+    """Describe the number of seeds of an ordering, and whether there are too few to rule out chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
     seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
     few = fewest < statistics.count_pairs_needed(len(others))
@@ -309,7 +309,7 @@ def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) ->
 def compare_rows_by_seed(
     a: ComparedNumber, b: ComparedNumber, which: Literal["values", "last10"]
 ) -> statistics.PairedComparison | None:
-    """Compare two rows of a table over their common seeds; None without any."""
+    """Compare two rows of a table over their common seeds; None without a common seed."""
     ours, theirs = (dict(zip(x.seeds, getattr(x, which), strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]
     if not common:

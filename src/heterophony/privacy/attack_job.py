@@ -46,7 +46,7 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackCase:
-    """The target of an attack: consecutive training images of a client, whose gradient it sends."""
+    """The target of an attack: the gradient that a client sends for some consecutive training images."""
 
     algorithm: str
     round: int
@@ -110,7 +110,7 @@ class GradientInversion:
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """The knowledge that all attackers have: the observed gradient, and shape, labels and range of images."""
+    """The knowledge that all attackers have: the observed gradient, and the images' shape, labels and range."""
 
     gradient: Tensors
     shape: tuple[int, ...]
@@ -152,7 +152,7 @@ class CaseAttack:
         )
 
     def compute_first_gradient(self) -> Tensors:
-        """Compute the gradient of the attack's first images; attackers with equal ones run the same attack."""
+        """Compute the gradient of the attack's first images; attackers whose gradients are equal run the same attack."""
         start = self.draw_start(0)
         return attacks.compute_gradients(
             self.make_client(),
@@ -162,7 +162,7 @@ class CaseAttack:
         )
 
     def run_restarts(self) -> tuple[int, attacks.Reconstruction]:
-        """Run all restarts of the attack; return number and result of the one with the lowest loss."""
+        """Run all restarts of the attack; return the number and the result of the restart with the lowest loss."""
         known, start = self.knowledge, self.draw_start(0)
         if (
             not known.gradient.square() > 0

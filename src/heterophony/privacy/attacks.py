@@ -84,7 +84,7 @@ def build_outsider(plan: Plan, job: Job, guess: str) -> RecordingClient:
 
 
 def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
-    """Return an attacker's guess of the victim's personal parameters, made alike for every algorithm.
+    """Return an attacker's guess of the victim's personal parameters, made in the same way for every algorithm.
 
     ``initial`` guesses the server's values before the first round, ``fresh`` new random values.
     """
@@ -95,7 +95,7 @@ def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
 
 
 def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
-    """Make data with one black image of each class, which tell an attacker nothing."""
+    """Make data with one black image of each class, from which an attacker learns nothing."""
     x = torch.zeros(data.classes, *shape, dtype=data.train.x.dtype)
     samples = Samples(x, torch.arange(data.classes), data.train.scale)
     return ClientData(samples, samples, data.classes)
@@ -107,7 +107,7 @@ def record_local_training(plan: Plan, job: Job, client: RecordingClient) -> Reco
         plan.algorithm.local(client)
     for p in params(client.net).values():
         p.requires_grad_(True)
-    client.net.eval()  # batch statistics of one image mean nothing
+    client.net.eval()  # batch statistics of one image are meaningless
     return client
 
 
@@ -126,7 +126,7 @@ def compute_gradients(
     summed = {k: torch.zeros_like(parameters[k]) for k in names}
     for phase in client.phases:
         wanted = [k for k in summed if k in phase.trained_names]
-        for _ in range(phase.repeat):  # even if no gradient is needed: a loss may count its calls
+        for _ in range(phase.repeat):  # a loss may count its calls, so always call it
             value = phase.loss(x, y)
             if not wanted or not value.requires_grad:
                 continue
@@ -167,7 +167,7 @@ def observe_update(
 ) -> Tensors:
     """Return the victim's gradient as the server observes it, after the client's protections.
 
-    The client sends the change after its steps, which the attacker scales back to a gradient.
+    The client sends the change that its steps made, and the attacker scales this change back to a gradient.
     """
     if not plan.protections:
         return gradient
@@ -190,7 +190,7 @@ def find_last_bias(net: nn.Module) -> str | None:
 
 
 MAX_PSNR = 100.0  # dB, for equal images
-SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # as in the paper on SSIM
+SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # as in the SSIM paper
 SSIM_K1, SSIM_K2 = 0.01, 0.03
 REFERENCE_NAMES = ("grey", "mean colour", "noise")
 
@@ -204,7 +204,7 @@ def psnr(a: Tensor, b: Tensor) -> float:
 def ssim(a: Tensor, b: Tensor) -> float:
     """Return the structural similarity of two images, averaged over channels and Gaussian windows.
 
-    The window is smaller if an image is smaller than it.
+    An image smaller than the window gets a smaller window.
     """
     a, b = (v.double().clamp(0, 1).unsqueeze(1) for v in (a, b))  # channels one by one
     size = min(SSIM_WINDOW, *a.shape[2:])
@@ -232,7 +232,7 @@ def make_gaussian_window(size: int) -> Tensor:
 
 
 def make_reference_images(image: Tensor, *key: object) -> dict[str, Tensor]:
-    """Make images for comparison that contain nothing of this image, or only its mean colour."""
+    """Make images for comparison that contain nothing of the original image, or only its mean colour."""
     with seeded(*key):
         noise = torch.rand(image.shape)
     grey, mean = torch.full_like(image, 0.5), image.mean((1, 2), keepdim=True).expand_as(image)
@@ -268,7 +268,7 @@ class Reconstruction:
     images: Tensor
     labels: Tensor  # classes
     loss: float
-    finite: bool = True  # if not, the images are those of the last finite step
+    finite: bool = True  # if False, the images are from the last finite step
 
 
 @dataclass(frozen=True)
@@ -385,6 +385,6 @@ def infer_labels(gradient: Tensor, images: int) -> Tensor:
 
 
 def select_best(found: list[Reconstruction]) -> tuple[int, Reconstruction]:
-    """Return number and result of the attack's restart with the lowest loss, without the true images."""
+    """Return the number and the result of the restart with the lowest loss; the true images are not used."""
     order = sorted(range(len(found)), key=lambda i: (not found[i].finite, found[i].loss))
     return order[0], found[order[0]]

@@ -55,7 +55,7 @@ class Snapshots:
     def make_listener(self) -> Callable[[Event], None]:
         """Return a hook that saves snapshots during the run, before their commits are deleted.
 
-        At the event of round ``t``, the newest commit is still the state before this round.
+        When the event of round ``t`` arrives, the newest commit is still the state before this round.
         """
         if 0 in self.rounds:
             self.save_round(0)
@@ -195,13 +195,13 @@ def compare_images(
 
 
 def match_images(true: Tensor, found: Tensor) -> list[int]:
-    """Return for each original the position of its reconstruction, assigned for the highest PSNR."""
+    """Return the position of each original's reconstruction; the assignment has the highest PSNR."""
     costs = [[-psnr(f, t) for f in found] for t in true]
     return [int(j) for j in linear_sum_assignment(costs)[1]]
 
 
 def match_labels(true: Tensor, found: Tensor) -> list[bool]:
-    """Return for each true label whether the attack found it; each found label counts once."""
+    """Return whether the attack found each true label; each found label counts once."""
     left, out = Counter(found.tolist()), []
     for label in true.tolist():
         out.append(left[label] > 0)

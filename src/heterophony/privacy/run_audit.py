@@ -34,7 +34,7 @@ from .attack_job import AttackCase, AttackSettings
 from .summary import PRIVATE_KNOWLEDGE, AuditPreset
 
 LEAKAGE_TABLE = "feddecomp-table7"
-# candidates for the rounds, and the losses at which algorithms are compared
+# candidate rounds, and the losses at which algorithms are compared
 MEDIUM_VICTIMS = audit.Victims(tuple(range(1, 17)), 5, 2, (0.5, 0.4))
 
 
@@ -297,7 +297,7 @@ def find_audit_row(
 
 
 def check_attacks_match_preset(folder: Path, asked: dict[str, Any]) -> None:
-    """Raise FolderError if the attacks of an audit are not those of the preset "medium"."""
+    """Raise FolderError if an audit's attacks are not those of the preset "medium"."""
     preset = get_audit_preset("medium")
     wanted = {
         "algorithms": list(preset.algorithms),
@@ -320,7 +320,7 @@ def to_lists(value: Any) -> Any:
 
 
 def check_run_settings(at: evidence.CellAtScale, run: Run) -> None:
-    """Raise FolderError if an audited run has other settings than the table's cell, except for rounds."""
+    """Raise FolderError if an audited run's settings differ from the table cell's, except for rounds."""
     wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
     for key, value, found in find_differences(wanted, run.config):
         raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")

@@ -25,7 +25,7 @@ def find_rounds_at_losses(losses: Mapping[int, float], levels: Iterable[float]) 
 
 
 def collect_losses(records: Iterable[Record]) -> dict[str, dict[int, float]]:
-    """Collect the losses in an audit's records by algorithm and round; only of those that send parameters."""
+    """Collect the losses in an audit's records by algorithm and round; leave out algorithms that send no parameters."""
     out: dict[str, dict[int, float]] = {}
     for r in records:
         if lists_sent_parameters(r):
@@ -53,12 +53,12 @@ def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, i
 
 
 def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
-    """List the loss levels that all algorithms reach, highest first; they are compared only at these."""
+    """List the loss levels that all algorithms reach, highest first; algorithms are compared only at these."""
     reached = [set(rounds) for rounds in matched.values()]
     return sorted(set.intersection(*reached), reverse=True) if reached else []
 
 
-# personal parameters that an attacker assumes: a guess, made alike for every algorithm, or the true ones
+# personal parameters that an attacker assumes: a guess, made in the same way for every algorithm, or the true ones
 GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN = "fresh", "initial", "known"
 PRIVATE_KNOWLEDGE = (GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN)
 IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
@@ -261,7 +261,7 @@ def collect_sent_parameters(
 
 
 def check_orderings(rows: Sequence[Record], table: PublishedTable) -> list[Record]:
-    """Check by an audit's rows the paper's orderings: that one algorithm leaks more than another."""
+    """Check the paper's orderings, in which one algorithm leaks more than another, against an audit's rows."""
     names = {row: settings["algorithm"]["name"] for row, settings in table.rows.items()}
     out = []
     for private in PRIVATE_KNOWLEDGE:
@@ -317,7 +317,7 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
 
 
 def explain_matching(records: Sequence[Record]) -> list[str]:
-    """Return notes about loss levels: the rounds that reach them, and the levels that are left out."""
+    """Return notes on the loss levels: the rounds that reach each level, and the levels that are left out."""
     matched, losses = collect_matched_rounds(records), collect_losses(records)
     if not matched:
         return []

@@ -24,8 +24,8 @@ from .table import Column, Columns, ResultTable, Rows, Value, render_csv, render
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
-MAX_TEXT_LENGTH = 1000  # characters of one text in the file
-SILENCE_SECONDS = 30.0  # without an update, after which the server may have stopped
+MAX_TEXT_LENGTH = 1000  # longest text in the status file
+SILENCE_SECONDS = 30.0  # seconds without an update after which the server may have stopped
 STATE_LABELS = {"here": "here", "arriving": "arriving", "expected": "not yet here"}
 STATE_LABELS |= {"gone": "gone", "refused": "refused", "shut_out": "shut out"}
 ACTIVITY_LABELS = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
@@ -48,14 +48,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class BoardStatus:
-    """The states of a run's boards and their table, or the problem with the file."""
+    """The states of a run's boards and their table, or a problem with the board status file."""
 
     problem: str = ""
     server: str = ""  # waiting, running, ended, stopped
     written_at: float = 0.0
     states: tuple[str, ...] = ()  # state of each board, in the order of the rows
     table: ResultTable = ResultTable((), ())
-    num_refused: int = 0  # replies and messages, including those of unknown boards
+    num_refused: int = 0  # replies and messages, including those from unknown boards
 
 
 def read_board_status(folder: Path) -> BoardStatus | None:
@@ -67,7 +67,7 @@ def read_board_status(folder: Path) -> BoardStatus | None:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         pass
-    except UnsuitableFileError:  # too large, or no regular file
+    except UnsuitableFileError:  # too large, or not a regular file
         pass
     except OSError as error:
         return BoardStatus(f"The boards cannot be shown: {BOARDS_FILE}: {error.strerror}.")
@@ -124,7 +124,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section of boards, which says so if the server has not responded for long."""
+    """Build the page's section about boards; it says if the server has not responded for long."""
     section = {"run": label, "table": render_table_data(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}
@@ -159,7 +159,7 @@ def describe_activity(doing: Json) -> str:
 
 
 def format_client_list(names: Sequence[str]) -> str:
-    """Format the clients of a board; after ``MAX_LISTED_CLIENTS``, the rest is counted."""
+    """Format the clients of a board; those after ``MAX_LISTED_CLIENTS`` are only counted."""
     rest = len(names) - MAX_LISTED_CLIENTS
     return ", ".join(names[:MAX_LISTED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "") or "–"
 
@@ -217,7 +217,7 @@ ROUND_COLUMNS = (
 
 
 class LabelledRun(Protocol):
-    """A run with its label and events; ``runs.Run`` cannot be imported here, as it has a ``BoardStatus``."""
+    """A run with its label and events; stands for ``runs.Run``, which imports ``BoardStatus`` from here."""
 
     @property
     def label(self) -> str: ...
@@ -227,7 +227,7 @@ class LabelledRun(Protocol):
 
 
 def iterate_board_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and the reported values of each board in a round."""
+    """Yield each board's name and reported values in a round."""
     boards = event.get("boards")
     if isinstance(boards, dict):
         known = {str(name): values for name, values in boards.items() if isinstance(values, dict)}
@@ -265,7 +265,7 @@ def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
 
 
 def build_round_chart(event: RoundEvent) -> Json:
-    """Build the data of a round's chart: the activities of every board."""
+    """Build the chart data of a round: the activities of every board."""
     return {
         "t": event["t"],
         "seconds": event["seconds"],

@@ -35,7 +35,7 @@ class Spread:
     def from_values(
         cls, values: Sequence[float], lowest: float = -inf, highest: float = inf
     ) -> Spread:
-        """Summarise values of a measure; ``lowest`` and ``highest`` are its bounds."""
+        """Summarise a measure's values; ``lowest`` and ``highest`` are its bounds."""
         of = MeanStd.from_values(values)
         interval = statistics.compute_confidence_interval(values, lowest=lowest, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
@@ -164,7 +164,7 @@ def list_summaries(group: Iterable[Run]) -> list[Summary]:
 
 
 def extract_measures(summary: Summary) -> dict[str, float]:
-    """Return the compared measures of a run by key, without those that it does not have."""
+    """Return the run's compared measures by key; measures that it lacks are left out."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
         if a:
@@ -198,7 +198,7 @@ def get_measure_bounds(
 
 
 def index_local_runs(runs: Iterable[Run]) -> dict[tuple[int, str], Summary]:
-    """Index the summaries of finished runs of Local by seed and data; the first of several counts."""
+    """Index the summaries of finished runs of Local by seed and data; the first of several is used."""
     found = dict[tuple[int, str], Summary]()
     for run in runs:
         if run.algorithm == "local" and (s := run.summary):
@@ -229,7 +229,7 @@ def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
 
 
 def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
-    """Average the accuracies of new clients over the seeds; None if there are none."""
+    """Average the accuracies of new clients over the seeds; None if no client joined."""
     several = [new for _, new in collect_new_clients(group)]
     if not several:
         return None
@@ -247,7 +247,7 @@ def list_new_client_values(several: Sequence[NewClients], key: str) -> list[floa
 
 
 def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differences | None:
-    """Compute the paired differences of a series from ``first``, over common seeds with the same data."""
+    """Compute a series' paired differences from ``first``, over common seeds with the same data."""
     own, other = index_measures_by_block(group), index_measures_by_block(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
@@ -259,7 +259,7 @@ def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differenc
 
 
 def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDifference:
-    """Compute the paired difference of one measure; p is not corrected yet."""
+    """Compute the paired difference in one measure; p is not corrected yet."""
     spread = Spread.from_values([a - b for a, b in zip(own, other, strict=True)])
     return PairedDifference(
         spread.mean, spread.std, spread.ci95, statistics.compare_pairs(own, other).p
@@ -301,8 +301,8 @@ def mark_leads(
 def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | None:
     """Find the series that leads in a measure: it is higher than all others, beyond chance.
 
-    The highest series is compared with every other one over the seeds and data that both have. All
-    p values, corrected for their number (Holm), must be below ALPHA.
+    The highest series is compared with each of the others, over the seeds and data that both have.
+    After Holm's correction, all p values must be below ALPHA.
     """
     known = {
         name: {block: measures[key] for block, measures in blocks.items()}
@@ -364,7 +364,9 @@ def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
-    """Describe which rows differ from the first in a measure, or why this cannot be decided; None without a pair."""
+    """Describe which rows differ from the first in a measure, or why this cannot be decided.
+
+    Return None without a pair."""
     gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
     if not gaps:
         return None

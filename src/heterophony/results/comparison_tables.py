@@ -53,7 +53,7 @@ ORDER = (
     *(*ACCURACY_TITLES, "worst10", "std", "MB_up", "MB_down", "seconds"),
     *("below_local", "G.chosen", "P.chosen", "G.loss", "P.loss", "examples", "work", "simulated"),
 )
-ALWAYS_SHOWN = ORDER[:11]  # the others only if some run has them
+ALWAYS_SHOWN = ORDER[:11]  # shown only if a run has them
 COLUMNS = {
     key: Column(PERCENTAGES[key], key, "percent", show="std")
     if key in PERCENTAGES
@@ -145,7 +145,7 @@ def build_statistics_tables(rows: Sequence[ComparisonRow]) -> list[ResultTable]:
 
 
 def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
-    """List the cells of a row's mean, difference and p; p is missing for a single pair."""
+    """List a row's cells: mean, difference and p; p is missing for a single pair."""
     own, gap = row.spreads.get(key), row.get_difference(key)
     return [
         own.to_cell() if own else Cell(),
@@ -155,7 +155,7 @@ def list_statistics(row: ComparisonRow, key: str) -> list[Cell]:
 
 
 def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of the tasks' further metrics, as means over the seeds; None without metrics."""
+    """Build the table of further metrics, as means over the seeds; None without metrics."""
     measured = [r for r in runs if r.current_summary and r.current_summary.metrics]
     names = dict.fromkeys(n for r in measured if (s := r.current_summary) for n in s.metrics)
     infos = [(get_metric_info(name), m) for name in names for m in "GP"]
@@ -188,20 +188,20 @@ def build_net_table(runs: Sequence[Run]) -> ResultTable | None:
 
 
 def list_net_accuracies(group: Sequence[Run], net: str) -> list[float]:
-    """List P of the clients with a net, over the seeds that have such clients."""
+    """List the P of clients with this net, for each seed that has such clients."""
     found = [s.nets.get(net) for r in group if (s := r.current_summary)]
     return [one.P for one in found if one is not None and one.P is not None]
 
 
 def average_metric(group: Sequence[Run], name: str, measure: str) -> float | None:
-    """Average a metric over the seeds; None if a seed does not have it."""
+    """Average a metric over the seeds; None if it is missing for a seed."""
     found = [s.metrics.get(name, {}).get(measure) for r in group if (s := r.current_summary)]
     known = [v for v in found if v is not None]
     return fmean(known) if known and len(known) == len(group) else None
 
 
 def build_new_client_table(runs: Sequence[Run]) -> ResultTable | None:
-    """Build the table of new clients, with a row for each series that has some; None without any."""
+    """Build the table of new clients, with a row for each series that has new clients; None if no series has any."""
     rows: Rows = []
     for name, group in group_by_series(runs).items():
         if not (found := collect_new_clients(group)):
@@ -285,7 +285,9 @@ def list_overview_notes(
         *list_runs_at_chance(runs),
         explain_bold(rows, shown),
         *list_conclusions(rows),
-        "P new: of clients that joined after training, after training alone" if new else None,
+        "P new: P of clients that joined after training, once they have trained on their own data"
+        if new
+        else None,
     ]
 
 

@@ -23,7 +23,7 @@ from .runs import Run
 
 @dataclass(frozen=True)
 class BalancedSizes:
-    """The number of training examples of every client after FedReG's rebalancing."""
+    """Each client's training example counts after FedReG's rebalancing."""
 
     target_rule: str  # number of examples each class is balanced to, in words
     num_kept: NDArray[np.int64]  # the client's own examples
@@ -31,13 +31,13 @@ class BalancedSizes:
 
     @property
     def train_sizes(self) -> NDArray[np.int64]:
-        """Training examples per client after rebalancing, kept and copied."""
+        """Training examples per client after rebalancing: kept plus copied."""
         return self.num_kept + self.num_copies
 
 
 @dataclass(frozen=True)
 class LabelDistribution:
-    """The examples of a federation per client and class, for figures and pages."""
+    """A federation's example counts per client and class, for figures and pages."""
 
     name: str
     clients: tuple[str, ...]
@@ -60,7 +60,7 @@ class LabelDistribution:
 
 
 def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> LabelDistribution:
-    """Count a federation's examples per client and class and, for FedReG, the sizes after rebalancing."""
+    """Count a federation's examples per client and class; for FedReG, also the sizes after rebalancing."""
     return LabelDistribution(
         federation.name,
         federation.clients,
@@ -84,7 +84,7 @@ def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> Bala
 
 
 NOT_SELECTED = 0
-NO_REPLY = 1  # selected, but it did not reply in time
+NO_REPLY = 1  # selected, but did not reply in time
 TRAINED = 2
 
 

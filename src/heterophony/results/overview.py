@@ -1,4 +1,4 @@
-"""Overviews of run folders: progress and cost for lists of runs, and the tables of a single run."""
+"""Overviews of run folders: progress and cost for lists of runs, and tables for a single run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def get_modification_time(path: Path) -> int:
 
 
 def read_run_progress(folder: Path) -> RunProgress:
-    """Read the progress of one run; a damaged run gets the state ``damaged`` and raises nothing."""
+    """Return the progress of one run; its state is ``damaged`` if its files cannot be read."""
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
@@ -124,7 +124,7 @@ def check_result_number(number: Any) -> float:
 
 
 def read_unfinished_run(folder: Path) -> RunProgress:
-    """Read the progress of an unfinished run from its events, because it has no result.json yet."""
+    """Read the progress of an unfinished run, which has no result.json yet, from its events."""
     run = load_run(folder)
     summary = run.current_summary
     g, p = (summary.G, summary.P) if summary else (None, None)
@@ -135,15 +135,15 @@ def read_unfinished_run(folder: Path) -> RunProgress:
 
 MAX_POINTS = 30  # limit for a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve
-AVERAGED_ROUNDS = 10  # the last ones estimate the duration of the next ones
+AVERAGED_ROUNDS = 10  # the mean of the last rounds estimates the duration of the next ones
 KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the start of every line
-QUIET_SECONDS = 60.0  # without an event, after which a run may have stopped
-QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
+QUIET_SECONDS = 60.0  # seconds without an event after which a run may have stopped
+QUIET_ROUNDS = 3.0  # the same limit, in multiples of a round's duration
 
 
 @dataclass(frozen=True)
 class RunOverview:
-    """The rounds, speed and small curves of a run in a list; empty if its events cannot be read."""
+    """A run's rounds, speed and small curves, as the list of runs shows them; empty if its events cannot be read."""
 
     rounds: int = 0
     done: int = 0
@@ -222,7 +222,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
         events = (folder / EVENTS_FILE).stat()
     except OSError:
         return False
-    if not events.st_size:  # before the first event, only the lock shows it
+    if not events.st_size:  # before the first event, only the lock shows that it is running
         return False
     return now - events.st_mtime < max(
         QUIET_SECONDS, QUIET_ROUNDS * (overview.round_seconds or 0.0)
@@ -232,7 +232,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
     """Return the inodes of all files that processes on this machine have locked, without locking any.
 
-    Trying the lock instead would disturb a run that starts at the same moment.
+    Trying to take a lock instead would disturb a run that starts at the same moment.
     """
     try:
         fields = [line.split() for line in path.read_text().splitlines()]
@@ -362,7 +362,7 @@ def describe_lone_clients(events: Iterable[Event]) -> str | None:
 
 
 def explain_missing_g(algorithm: str, nets_differ: bool = False) -> str:
-    """Explain why a run has no G: there is no generic model, or the server cannot know it."""
+    """Explain why a run has no G: there is no generic model, or the server cannot compute it."""
     name = get_display_name(algorithm)
     try:
         has_generic = get_algorithm_class(algorithm).common

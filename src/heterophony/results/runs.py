@@ -1,4 +1,4 @@
-"""Load run folders for analysis, with their labels, series, state and curves."""
+"""Load run folders for analysis, with labels, series, state and curves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .boards import BoardStatus, read_board_status
 
 Curve = list[tuple[int, float]]
 DAMAGED = "cannot be shown: its files are damaged, or were written by another version"
-PACKED_RUNS = "runs.zip"  # holds run folders of the folder that it is in
+PACKED_RUNS = "runs.zip"  # archive with run folders of the folder that contains it
 # Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
 IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
 
@@ -75,7 +75,7 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary of the run, also while it is unfinished; None before the first evaluation."""
+        """The summary of a finished or unfinished run; None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
     @cached_property
@@ -123,7 +123,7 @@ def read_config_table(path: Path) -> dict[str, Any]:
     try:
         with translate_disk_errors(path):
             table = tomllib.loads(read_text_file(path))
-        list(flatten_config(table))  # raises here what labels and comparisons would raise later
+        list(flatten_config(table))  # otherwise labels and comparisons would raise it later
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
     except RecursionError:
@@ -139,8 +139,8 @@ def load_runs(
     """Load the runs at these paths and label them.
 
     A path is a run folder, a folder of run folders, or a .zip of run folders; a folder may have some runs
-    packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note``
-    receives the reason. ``check`` raises an error for a run that cannot be shown.
+    packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note`` is called
+    with the reason. ``check`` raises an error for a run that cannot be shown.
     """
     runs: dict[Path, Run] = {}
     for path in paths:
@@ -173,7 +173,7 @@ def load_runs_at(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path,
 def load_readable_runs(
     folders: Iterable[Path], check: Callable[[Run], object]
 ) -> tuple[dict[Path, Run], list[str]]:
-    """Load the runs that can be read and shown; also return the problems of the others."""
+    """Load the runs that can be read and shown; also return what is wrong with the others."""
     runs, problems = {}, []
     for folder in folders:
         try:
@@ -219,8 +219,8 @@ def has_started(events: Path) -> bool:
 def label_runs(runs: Sequence[Run]) -> list[Run]:
     """Label runs by algorithm and, where needed, by differing settings, seed and state.
 
-    An unfinished run and a second run of the same seed become a series of their own, so that they
-    do not enter a mean over seeds.
+    An unfinished run becomes a series of its own, and so does a second run with the same seed, so that
+    neither enters a mean over seeds.
     """
     names = build_base_labels(runs)
     shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
@@ -252,20 +252,20 @@ def build_base_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
-    """Return a distinct display name per algorithm, even if a user's own is also called FedAvg."""
+    """Return a distinct display name for each algorithm, even if a user's own algorithm is also called FedAvg."""
     names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
     uses = Counter(names.values())
     return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
 
 
 def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
-    """Return the setting keys whose values differ between runs."""
+    """Return the keys of settings whose values differ between runs."""
     keys = {k for settings in runs for k in settings}
     return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
 
 
 def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
-    """Format those settings of a run that its label shows."""
+    """Format the settings that a run's label shows."""
     return [f"{k.removeprefix('algorithm.')}={v}" for k, v in settings.items() if k in keys]
 
 
@@ -297,7 +297,7 @@ def group_by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def compute_mean_curve(runs: Sequence[Run], measure: str) -> Curve:
-    """Average a curve over the runs, at the rounds that all of them evaluated."""
+    """Average a curve over the runs, at the rounds in which all runs were evaluated."""
     lines = [dict(run.curves[measure]) for run in runs]
     rounds = sorted(set.intersection(*(set(line) for line in lines)))
     return [(t, fmean(line[t] for line in lines)) for t in rounds]

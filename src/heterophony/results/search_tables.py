@@ -28,7 +28,7 @@ SWEEP_FILE = "sweep.json"
 
 @dataclass(frozen=True)
 class SweepMeasure:
-    """G or P of one combination of settings, as mean and deviation over its seeds.
+    """G or P for one combination of settings, as mean and deviation over its seeds.
 
     ``test`` is measured in the round with the highest validation accuracy; without validation examples, it is
     the mean of the last ten evaluations.
@@ -48,7 +48,7 @@ class SweepRow:
     state: Literal["finished", "not finished", "stopped", "diverged"]
     P: SweepMeasure | None = None
     G: SweepMeasure | None = None
-    reason: str = ""  # why it diverged or was stopped early
+    reason: str = ""  # why the run diverged or was stopped early
 
     def get_measure(self, by: Measure) -> SweepMeasure | None:
         """Return P or G."""
@@ -96,7 +96,7 @@ class SweepTable:
 
     @property
     def close(self) -> list[SweepRow]:
-        """The rows within one standard error of the chosen row, without it."""
+        """The rows within one standard error of the chosen row, excluding the chosen row itself."""
         if self.chosen is None or self.standard_error is None:
             return []
         limit = self.chosen.rank(self.by) + self.standard_error
@@ -138,7 +138,7 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     try:
         runs, failed, keys = content["runs"], content["failed"], content["settings"]
         forms = [isinstance(r["settings"], dict) and type(r["seed"]) is int for r in runs.values()]
-        # a name such as ../mine would be a run outside this folder
+        # a name such as ../mine would point outside this folder
         names = [name not in ("", ".", "..") and "/" not in name for name in runs]
         right = all([*forms, *names]) and isinstance(failed, dict) and isinstance(keys, list)
     except (KeyError, TypeError, AttributeError):
@@ -180,7 +180,7 @@ def build_sweep_row(
 
 
 def average_sweep_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
-    """Average G or P of a combination of settings over its seeds; None if the algorithm has none."""
+    """Average G or P over the seeds of a combination of settings; None if the algorithm has no such model."""
     found: list[Accuracy] = [a for s in summaries if (a := getattr(s, name)) is not None]
     if len(found) < len(summaries):
         return None
@@ -283,7 +283,7 @@ def format_value(value: Any) -> str:
 
 
 def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Map setting keys to their last words, as in ``lr`` for ``training.lr``, if these are distinct."""
+    """Map setting keys to their last parts, such as ``lr`` for ``training.lr``, if those parts are distinct."""
     keys = list(keys)
     last = [k.rpartition(".")[2] for k in keys]
     unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
@@ -302,7 +302,7 @@ def format_setting(value: Any) -> str:
 
 
 def build_sweep_table(sweep: SweepTable) -> ResultTable:
-    """Build the table of a sweep; its notes describe the choice and how certain it is."""
+    """Build the table of a sweep; notes describe the chosen settings and how certain the choice is."""
     parts = ("valid", "test") if sweep.validated else ("last 10",)
     measured = [Column(f"{m} {p}", kind="percent", show="std") for m in "PG" for p in parts]
     rows: Rows = [

@@ -19,7 +19,7 @@ CONFIDENCE, ALPHA = 0.95, 0.05
 MANY_DEGREES = 1e9  # degrees of freedom above which Student's t is treated as normal
 MAX_EXACT_PAIRS = 20  # pairs up to which all 2^n sign patterns are counted
 SIGN_PATTERN_DRAWS = 100_000  # sign patterns drawn if there are more pairs
-ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
+ROUNDING_TOLERANCE = 1e-9  # sums this close, relative to their terms, differ by rounding alone
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class PairedComparison:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The average ranks of series over blocks, with the tests of Friedman and Nemenyi."""
+    """The average ranks of series over blocks, with Friedman's and Nemenyi's tests."""
 
     average_ranks: tuple[float, ...]  # one per series; 1 is the best
     blocks: int
     statistic: float  # Friedman's, corrected for ties
     p: float
-    critical_difference: float  # average ranks nearer than this do not differ
-    groups: tuple[tuple[int, ...], ...]  # two or more series that do not differ, by rank
+    critical_difference: float  # average ranks closer than this do not differ
+    groups: tuple[tuple[int, ...], ...]  # groups of two or more series that do not differ, by rank
 
 
 # Means --------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
 
 
 def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number by Holm's step-down method, keeping their order."""
+    """Correct p values for multiple comparisons by Holm's step-down method, keeping their order."""
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
@@ -193,7 +193,7 @@ def find_indistinguishable_groups(
     reach = 0
     for start, first in enumerate(order):
         end = sum(average[i] - average[first] < critical for i in order)
-        if end > reach and end - start > 1:  # else it lies within the group before
+        if end > reach and end - start > 1:  # otherwise it lies within the previous group
             found.append(tuple(order[start:end]))
         reach = max(reach, end)
     return tuple(found)
@@ -234,7 +234,7 @@ def compare_over_rounds(
 ) -> list[DifferenceCurve]:
     """Compute the curve of every other series minus the reference; leave out series without a common seed.
 
-    Each difference is the mean over ``smoothing`` evaluations around it.
+    Each difference is averaged over ``smoothing`` evaluations around it.
     """
     series = group_by_series(runs)
     base = {get_pair_key(run): dict(run.curves[measure]) for run in series[reference]}
@@ -257,7 +257,7 @@ def get_pair_key(run: Run) -> tuple[int, str]:
 
 
 def subtract_curves(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
-    """Subtract a curve from another at the rounds in both."""
+    """Subtract one curve from another at the rounds that both contain."""
     return {t: v - other[t] for t, v in own.items() if t in other}
 
 
@@ -273,7 +273,7 @@ def smooth_curve(gaps: dict[int, float], width: int) -> dict[int, float]:
 
 
 def average_difference_curves(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
-    """Average difference curves over the seeds, at the rounds in all of them."""
+    """Average difference curves over the seeds, at the rounds that all of them contain."""
     rounds = sorted(set.intersection(*(set(g) for g in gaps)))
     at = {t: [g[t] for g in gaps] for t in rounds}
     return tuple(

@@ -1,4 +1,4 @@
-"""Tables of results, with typed columns and cells, which all commands, files and pages show.
+"""Result tables with typed columns and cells, as all commands, files and pages show them.
 
 This module renders them for a terminal or a page, and as CSV, Markdown, LaTeX or JSON.
 """
@@ -29,8 +29,8 @@ class Column:
     """A column of a table; ``percent`` values are fractions, shown as percentages.
 
     ``show`` selects what follows the value for people: ``std`` or ``half`` (of the interval) after
-    ``±``, or the ``interval`` in brackets. ``drop`` orders the columns that a narrow terminal may leave
-    out: 1 is dropped first, 0 never.
+    ``±``, or the ``interval`` in brackets. ``drop`` is the order in which a narrow terminal leaves out
+    columns: 1 is dropped first, 0 never.
     """
 
     title: str
@@ -92,7 +92,7 @@ class ResultTable:
         return cls(heads, lines, title, tuple(filter(None, notes)))
 
     def select(self, keys: Sequence[str], where: str) -> ResultTable:
-        """Return the table with its first column and the columns with these keys, in this order.
+        """Return the table with only its first column and the columns with these keys, in this order.
 
         Raise ConfigError if there is no such column; ``where`` names the origin of the keys.
         """
@@ -108,9 +108,9 @@ class ResultTable:
 EMPTY = "–"
 BOLD_MARKS = ("bold", "good", "limited", "bad")
 GAP = 2  # spaces between columns in a terminal
-NUMBERS = re.compile(r"[\d.,/–−+±…() ]+")  # a cell of numbers, or without any
+NUMBERS = re.compile(r"[\d.,/–−+±…() ]+")  # a cell that contains only numbers, or nothing
 CODE = re.compile(r"`([^`]+)`")
-READABLE_WIDTH = 24  # least width of a column of text; to keep it, a terminal drops columns
+READABLE_WIDTH = 24  # least width of a text column; a terminal drops columns to keep it
 LATEX_ESCAPES = {
     **{c: f"\\{c}" for c in "%_&#${}"},
     "\\": r"\textbackslash{}",
@@ -138,7 +138,7 @@ def format_cell(cell: Cell, column: Column) -> str:
         return f"{scale * value:{cell.form or column.form}}".replace("-", "−")
 
     text, low_high = number(cell.value), cell.interval
-    # bytes and work that are the same in all seeds have no deviation worth showing
+    # bytes and work that are the same for all seeds have no deviation worth showing
     varies = cell.std is not None and (scale == 100 or number(cell.std) != number(0.0))
     if column.show == "std" and cell.std is not None and varies:
         text += f" ± {number(cell.std).removeprefix('+')}"
@@ -179,7 +179,7 @@ def mark_rows(
 
 
 def render_csv(table: ResultTable) -> str:
-    """Render a table as CSV with full numbers; a column with a spread becomes mean, std, low95 and high95.
+    """Render a table as CSV with unrounded numbers; a column with a spread becomes mean, std, low95 and high95.
 
     Percentages are multiplied by 100. Deviation and interval are empty without an interval.
     """
@@ -203,7 +203,7 @@ def list_csv_heads(column: Column) -> list[str]:
 def list_csv_values(cell: Cell, column: Column) -> list[float | str]:
     """List the values of a cell in a CSV file, one per head of its column."""
 
-    def number(value: float) -> float:  # without the digits that the product adds
+    def number(value: float) -> float:  # without the rounding digits that the multiplication adds
         return float(f"{100 * value:.12g}") if column.kind == "percent" else value
 
     value = cell.value
@@ -284,7 +284,7 @@ def render_table_data(table: ResultTable) -> dict[str, Any]:
 
 
 def render_html(table: ResultTable) -> str:
-    """Render a table as HTML without a script; cells have the CSS classes of their column and mark."""
+    """Render a table as HTML without a script; each cell has the CSS classes of its column and mark."""
     classes = [c.name.split()[0] if c.kind == "text" else "number" for c in table.columns]
     heads = [
         f'<th class="{escape_html(name)}">{escape_html(c.title)}</th>'

@@ -8,7 +8,7 @@ from io import BytesIO
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-# as in the figures of a report: different in colour, and in lightness in grey print
+# as in a report's figures: the colours differ, and stay distinct in greyscale print
 LINES = {"G": ("#0072B2", "G: generic model"), "P": ("#D55E00", "P: own models")}
 
 

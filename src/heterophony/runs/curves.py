@@ -21,14 +21,14 @@ Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 
 
 def find_highest_point(curve: Curve) -> tuple[int, float]:
-    """Return the highest point of a curve; of several, the first."""
+    """Return the highest point of a curve, or the first of several equally high ones."""
     return max(curve, key=lambda p: (p[1], -p[0]))
 
 
 def select_last_ten(curve: Curve) -> list[float]:
     """Return the accuracies of the last ten evaluations on a curve.
 
-    The evaluation of the untrained model, before the first round, is used only if there is no other.
+    The evaluation of the untrained model, before the first round, is used only if it is the only one.
     """
     trained = [v for t, v in curve if t > 0]
     return trained[-10:] or [v for _, v in curve]
@@ -87,7 +87,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Fairness:
-    """The differences of accuracy between clients after the last round."""
+    """The differences in accuracy between clients after the last round."""
 
     worst10: float  # mean accuracy of the worst tenth of the clients, at least one
     std: float
@@ -101,7 +101,7 @@ class Fairness:
 
 @dataclass(frozen=True)
 class NewClientResult:
-    """One client that joined after training, before and after it personalised the model."""
+    """The accuracies of a client that joined after training, before and after it personalised the model."""
 
     before: float
     accuracy: float
@@ -113,7 +113,7 @@ class NewClientResult:
 
 @dataclass(frozen=True)
 class NewClients:
-    """The clients that joined after training; accuracies are pooled over their test examples."""
+    """The results of the clients that joined after training, pooled over their test examples."""
 
     rounds: int  # rounds that each client trained on its own data
     before: float  # accuracy before they train or fine-tune
@@ -124,7 +124,7 @@ class NewClients:
 
     @classmethod
     def from_event(cls, event: NewClientsEvent) -> NewClients:
-        """Compute the results of new clients from the event of a run."""
+        """Compute the results of new clients from the run's event about them."""
         test, correct, generic = event["test"], event["P"], event["G"]
         accuracies = [c / n for c, n in zip(correct, test, strict=True)]
         clients = {
@@ -151,11 +151,11 @@ class NewClients:
 def compute_curves(
     events: Iterable[Event], clients: Literal["pooled", "mean"] = "pooled"
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return (round, accuracy) points of every measure; a measure that was not recorded has none.
+    """Return (round, accuracy) points for every measure; a measure that was not recorded has no points.
 
     G and P either pool the test examples of all clients, or average the clients' accuracies.
     ``G_valid`` and ``P_valid`` are the same on validation examples. ``P_local`` is P of a round's
-    clients right after local training; that of round t is at t + 1.
+    clients right after local training; the point for round t is at t + 1.
     """
     names = ("G", "P", "P_local", "G_valid", "P_valid")
     out: dict[str, list[tuple[int, float]]] = {k: [] for k in names}
@@ -174,7 +174,7 @@ def compute_curves(
 
 
 def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """Return (round, loss) points of every measure; a loss that is not finite has no point.
+    """Return (round, loss) points for every measure; a loss that is not finite has no point.
 
     Runs of early versions did not record losses.
     """
@@ -190,7 +190,7 @@ def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, fl
 
 
 def list_sizes(start: StartEvent) -> dict[str, list[int]]:
-    """Return the numbers of examples of all clients, by measure (``G``, ``P``, ``G_valid``, ``P_valid``)."""
+    """Return the example counts of all clients, by measure (``G``, ``P``, ``G_valid``, ``P_valid``)."""
     test, validation = start["test"], start.get("validation", [])
     return {"G": test, "P": test, "G_valid": validation, "P_valid": validation}
 

@@ -41,7 +41,7 @@ class BoardRound(TypedDict):
     clients_possible: NotRequired[
         Annotated[
             float,
-            "number of clients like its own that fit into its memory, estimated from the measured jobs",
+            "how many clients like those that it holds would fit into its memory, estimated from measured jobs",
         ]
     ]
     spans: Annotated[
@@ -51,13 +51,13 @@ class BoardRound(TypedDict):
 
 
 Counts = list[float | None]
-"""Numbers of correct answers, in the order of the clients; null for a client without a reply.
+"""Counts of correct answers, in the order of the clients; null for a client without a reply.
 
-In tasks other than classification: the task's score, added up over the client's examples.
+For tasks other than classification, the task's score, added up over the client's examples.
 """
 
 MetricValues = dict[str, list[float | None]]
-"""Values by name of the metric, in the order of the clients; null if it is undefined for a client."""
+"""Values by metric name, in the order of the clients; null where the metric is undefined for a client."""
 
 # one list per client, of [true class, predicted class, examples]
 Confusions = list[list[list[int]] | None]
@@ -155,12 +155,12 @@ class EvaluationEvent(TypedDict):
     G: Annotated[
         Counts | None,
         "correct answers of the generic model on each client's test examples;"
-        " null if there is no generic model, null for a client that did not reply",
+        " null if there is no generic model; a client that did not reply has null",
     ]
     P: Annotated[
         Counts | None,
         "correct answers of each client's personal model on its own test examples;"
-        " null if personal models are not ready yet, null for a client that did not reply",
+        " null if personal models are not ready yet; a client that did not reply has null",
     ]
     G_valid: NotRequired[
         Annotated[Counts | None, "as G, on validation examples, if the run holds any out"]
@@ -171,22 +171,22 @@ class EvaluationEvent(TypedDict):
     loss: NotRequired[
         Annotated[
             dict[str, list[float | None]],
-            "mean loss over each client's examples, of each of `G`, `P`, `G_valid` and `P_valid` that was"
-            " measured; null for a client that did not reply, or whose loss is not finite;"
+            "mean loss over each client's examples, for each measure among `G`, `P`, `G_valid` and `P_valid`"
+            " that was evaluated; null for a client that did not reply, or whose loss is not finite;"
             " missing in runs of early versions",
         ]
     ]
     metrics: NotRequired[
         Annotated[
             dict[str, MetricValues],
-            "further metrics of `G`, `P`, `G_valid` and `P_valid`, if the run measures any",
+            "further metrics for `G`, `P`, `G_valid` and `P_valid`, if the run measures any",
         ]
     ]
     confusion: NotRequired[
         Annotated[
             dict[str, Confusions],
             "with the metric `confusion`: for each client, true class, predicted class and number of"
-            " examples; combinations without any are left out",
+            " examples; pairs of classes without examples are left out",
         ]
     ]
 
@@ -226,8 +226,8 @@ class RoundEvent(TypedDict):
     ]
     measures: Annotated[
         dict[str, float],
-        "other numbers that the algorithm reports: those of clients averaged in the same way,"
-        " and those of the server",
+        "other numbers that the algorithm reports: the clients' numbers, averaged in the same way,"
+        " and the server's",
     ]
     P_local: Annotated[
         list[list[float]],
@@ -286,7 +286,8 @@ class NewClientsEvent(TypedDict):
     ]
     G: Annotated[
         list[float] | None,
-        "correct answers of the generic model on each new client's test examples; null if there is none",
+        "correct answers of the generic model on each new client's test examples;"
+        " null if there is no generic model",
     ]
     sha256: Annotated[list[str], "digest of each new client's memory"]
     seconds: Annotated[float, "real duration"]
@@ -368,7 +369,7 @@ def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
 
 
 def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return a run's last evaluation of personal models, or that of the kept round; None without one.
+    """Return a run's last evaluation of personal models, or the kept round's; None if there is none.
 
     A client that did not reply has the counts of its previous reply.
     """

@@ -69,7 +69,7 @@ def digest_settings(text: str) -> str:
 
 
 def record_memories(digests: MemoryDigests, t: int, replies: Iterable[Reply]) -> None:
-    """Update the digests of client memories by the replies of round ``t``."""
+    """Update the digests of client memories with those in the replies of round ``t``."""
     for reply in replies:
         digests.pop(reply.client, None)
         if reply.kept:
@@ -140,7 +140,7 @@ class RunFolder:
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
         self.memory_digests: MemoryDigests = {}  # needed by the next commit
         self._events_digest, self._settings_sha256 = EventsDigest(), ""
-        self._events_named = False  # whether the name of the events' file is synced
+        self._events_named = False  # whether the folder entry of the events file is synced
         self._lock: int | None = None
 
     # Ownership ------------------------------------------------------------------------------
@@ -203,14 +203,14 @@ class RunFolder:
         self._events_digest.update(line)
 
     def iterate_events(self) -> Iterator[Event]:
-        """Read all events of the run so far; skip an incomplete last line, as after a crash."""
+        """Read all events of the run so far; skip an incomplete last line, which a crash may leave."""
         return read_events(self.events_file)
 
     # Commits --------------------------------------------------------------------------------
     def commit(self, server: Server, keep: int | None = None) -> None:
-        """Commit the state after ``server.t`` rounds and all events so far durably to the run folder.
+        """Durably commit the state after ``server.t`` rounds, and all events so far, to the run folder.
 
-        Older commits are deleted, except that of round ``keep``.
+        Older commits are deleted, except the one after round ``keep``.
         """
         with (
             files.translate_disk_errors(self.events_file),
@@ -218,7 +218,7 @@ class RunFolder:
         ):
             os.fsync(file.fileno())
             written = file.tell()
-            if not self._events_named:  # the file may be new: its name must survive too
+            if not self._events_named:  # sync the folder entry of a new file
                 files.sync_folder(self.path)
                 self._events_named = True
             if written != self._events_digest.size:  # events of an earlier process
@@ -270,7 +270,7 @@ class RunFolder:
         return None
 
     def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """Load the newest undamaged commit without changing the run folder; return None without one."""
+        """Load the newest undamaged commit without changing the run folder; return None if there is none."""
         for name in reversed(self._list_commits()):
             try:
                 return build_server(self._decode_commit(self.commits_folder / name), samples)
@@ -290,7 +290,7 @@ class RunFolder:
         return build_server(commit, samples)
 
     def _check_commit(self, commit: Commit) -> tuple[EventsDigest, MemoryDigests]:
-        """Raise FolderError if settings, secret, events or memories do not match a commit's digests."""
+        """Raise FolderError if the settings, secret, events or client memories do not match a commit's digests."""
         groups, header = commit
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
@@ -309,7 +309,7 @@ class RunFolder:
         return events, memories
 
     def _advise(self, names: Sequence[str]) -> str:
-        """Return advice for a run whose files do not match the newest of these commits."""
+        """Return advice for a user whose run files do not match the newest of these commits."""
         for name in names[-2:-1]:  # the older commit
             with suppress(CodecError, FolderError):
                 self._check_commit(self._decode_commit(self.commits_folder / name))
@@ -367,5 +367,5 @@ def build_server(
 
 
 def is_empty_folder(folder: Path) -> bool:
-    """Return True if a folder is empty, except for files of a run that crashed during its creation."""
+    """Return True if a folder is empty, apart from files left by a run that crashed while it was created."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())

@@ -108,7 +108,7 @@ def run_round(
         evaluated=evaluated,
         end=end,
         clock=clock,
-        # they are computed from single replies, which protections may hide
+        # measures are computed from single replies, which protections may hide
         measures={}
         if not merged or any(p.guards_replies for p in plan.protections)
         else plan.algorithm.measures(server, merged, after),
@@ -124,7 +124,7 @@ def finish_run(
 ) -> Iterator[events.Event]:
     """Evaluate the last state, let new clients join, and finish the run; yield the events.
 
-    ``stopped`` is the reason if the run stops before its last round, otherwise an empty string.
+    ``stopped`` is the reason that the run stops before its last round; empty if it does not.
     """
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))
@@ -283,7 +283,7 @@ def gather_replies(
 
 
 def make_empty_reply(plan: Plan, server: Server) -> Reply:
-    """Make a reply that changes nothing: with the tensors that a client receives."""
+    """Make a reply that changes nothing: it returns the tensors that the client received."""
     first = plan.federation.clients[0]
     received = plan.algorithm.send(server, first)
     return Reply("", "train", received, 0, 1.0, aside=server.average)
@@ -319,7 +319,7 @@ def merge_replies(
             ) from None
         if not suspects and error.__cause__ is not None:
             raise error.__cause__ from None  # a mistake in the algorithm, not in an update
-        # if no client alone is responsible, nothing of this round can be trusted
+        # if no single client is responsible, no update of this round can be trusted
         refused = [r for r in replies if r.client in suspects] or replies
         for reply in refused:
             judge.refuse_update(reply, server.t, error)
@@ -330,7 +330,7 @@ def merge_replies(
 def find_responsible_clients(
     plan: Plan, server: Server, replies: Sequence[Reply], judge: Judge | None
 ) -> list[str]:
-    """List the clients whose update alone damages the merged model: without it, the model is valid."""
+    """List the clients whose update alone damages the merged model, which would be valid without that update."""
     found = []
     for client in dict.fromkeys(r.client for r in replies):
         rest = [r for r in replies if r.client != client]
@@ -361,7 +361,7 @@ def merge_and_check(
 
 
 def merge(plan: Plan, server: Server, replies: list[Reply]) -> Server:
-    """Return the server's state after the algorithm has merged the replies of a round."""
+    """Return the server's state after the algorithm has merged a round's replies."""
     with seeded(plan.seed, "merge", server.t):
         after = plan.algorithm.merge(server, replies)
     return replace(after, t=server.t + 1, average=average_personal(replies))

@@ -23,7 +23,7 @@ from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, ClientData, Samples, Scale
 from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
 
-LARGEST_FACTOR = 8  # numbers over this multiple of the largest scaled byte were never scaled
+LARGEST_FACTOR = 8  # numbers larger than the largest scaled byte by this factor were never scaled
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ModelInput:
     scale: Scale
 
     def convert(self, x: Tensor) -> Tensor:
-        """Convert examples to network input: scale bytes as in training, keep other numbers unchanged."""
+        """Convert examples to network input: scale uint8 values as in training, keep other numbers unchanged."""
         x = self.arrange_examples(x)
         if torch.compiler.is_compiling():  # an exporter, which cannot look at values
             return self.scale(x) if x.dtype == torch.uint8 else x
@@ -64,7 +64,7 @@ class ModelInput:
         raise DataError(self.describe_mismatch(tuple(x.shape)))
 
     def describe_mismatch(self, given: tuple[int, ...]) -> str:
-        """Return the error message for a model's examples of a wrong shape."""
+        """Return the error message for model input of the wrong shape."""
         layouts = [self.shape]
         if len(self.shape) == 3:
             layouts.append((*self.shape[1:], self.shape[0]))
@@ -75,7 +75,7 @@ class ModelInput:
         return f"the model expects examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
 
     def check_bytes(self, x: Tensor) -> Tensor:
-        """Convert whole numbers from 0 to 255 to bytes; raise DataError for other values."""
+        """Convert whole numbers from 0 to 255 to uint8; raise DataError for other values."""
         if x.dtype != torch.uint8 and x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
             raise DataError(
                 f"the model was trained on bytes, but these values range from {int(x.min())} to {int(x.max())};"
@@ -84,7 +84,7 @@ class ModelInput:
         return x.to(torch.uint8)
 
     def check_scaled(self, x: Tensor) -> None:
-        """Raise DataError if numbers are so large that they cannot be scaled bytes."""
+        """Raise DataError if numbers are too large to be scaled uint8 values."""
         channels = len(self.scale.mean)
         ends = self.scale(
             torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
@@ -104,7 +104,7 @@ def derive_without_cache(name: str, make: Callable[[], Samples]) -> Samples:
 
 
 class PredictingClient(Client):
-    """A copy of a client for a trained model, without references to the plan, its net and its data."""
+    """A copy of a client for a trained model, without references to the plan or to the plan's net and data."""
 
     def __init__(self, client: Client) -> None:
         self.__dict__.update(client.__dict__)
@@ -192,7 +192,7 @@ def withhold_data(data: ClientData) -> ClientData:
 
 
 def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
-    """Iterate over ever larger parts of a client's data: nothing, labels, test examples, everything."""
+    """Yield increasingly large parts of a client's data: nothing, labels, test examples, everything."""
     yield withhold_data(data)
     labels = [
         LabelsOnly(torch.empty(0), part.labels.clone(), part.scale)
@@ -210,7 +210,7 @@ def copy_samples(samples: Samples) -> Samples:
 
 
 def convert_record(record: Record, given: Any) -> Inputs:
-    """Convert a user's arrays, for a net with several inputs, to network input.
+    """Convert a user's arrays to the input of a net with several inputs.
 
     Sequences may be lists of different lengths, or padded, with a mask.
     """
@@ -234,7 +234,7 @@ def convert_record(record: Record, given: Any) -> Inputs:
 
 
 def convert_field(field: Field, values: Any) -> tuple[Tensor, Tensor | None]:
-    """Convert one array of a user's examples; return a mask, too, if it holds sequences."""
+    """Convert one array of a user's examples; if it holds sequences, also return their mask."""
     if not field.is_sequence:
         how = ModelInput(field.shape, DTYPES[field.dtype], BYTES_TO_PLUS_MINUS_ONE)
         return how.convert(torch.as_tensor(values)), None
@@ -282,7 +282,7 @@ class Model(nn.Module):
     def _predict(
         self, x: Tensor, data: ClientData, memory: dict[str, Tensors], received: Tensors
     ) -> Tensor:
-        """Predict for network input, with this state of the client."""
+        """Predict for network input, with the given client state."""
         client = copy(self._client)
         client.net, client.data, client.memory, client.received = self.net, data, memory, received
         return (self._algorithm.generic if self._generic else self._algorithm.predict)(client, x)
@@ -343,7 +343,7 @@ def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, 
 
 
 class TensorGroups(nn.Module):
-    """Groups of named tensors as buffers of a model, which are moved, saved and loaded with it."""
+    """Groups of named tensors, stored as a model's buffers so that they are moved, saved and loaded with it."""
 
     def __init__(self, groups: Memory) -> None:
         super().__init__()

@@ -55,8 +55,8 @@ def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Yield a row per client and evaluation: round, client, test size, and scores of G and P.
 
     Losses are named ``G_loss`` and ``P_loss``; further metrics have names such as ``P_f1``. A value that
-    was not measured is None. A run with validation examples has the same columns for them. Tasks other
-    than classification have scores instead of correct answers and accuracies.
+    was not measured is None. If the run has validation examples, the same columns exist for them. For tasks
+    other than classification, columns hold scores instead of correct answers and accuracies.
     """
     start = get_start(events)
     counted = "task" not in start
@@ -107,7 +107,7 @@ def make_frame(rows: Iterator[dict[str, Any]]) -> Any:
 
 
 def sum_confusions(confusions: Confusions, classes: int) -> NDArray[np.int64]:
-    """Add up the confusions of clients to a matrix of true classes (rows) and predicted ones (columns)."""
+    """Add up the clients' confusions to a matrix of true classes (rows) and predicted classes (columns)."""
     counts = np.zeros((classes, classes), np.int64)
     for true, predicted, examples in (cell for cells in confusions for cell in cells or ()):
         counts[true, predicted] += examples
@@ -225,7 +225,7 @@ class Result:
     def confusion(self, measure: str = "P", client: str | int | None = None) -> NDArray[np.int64]:
         """Return how often each class (row) was predicted as each class (column) in the last evaluation.
 
-        The run needs ``metrics=["confusion"]``. Without ``client``, all clients are added up.
+        The run needs ``metrics=["confusion"]``. Without ``client``, the counts of all clients are added up.
         """
         start, last = get_start(self.events), find_last_evaluation(self.events)
         held = last.get("confusion", {}).get(measure) if last else None
@@ -381,7 +381,7 @@ class Result:
                 f"the model does not match the run in {self.folder}; pass the model that the run"
                 " was started with"
             )
-        # the folder does not hold given tensors
+        # the run folder does not contain given tensors
         if not known.keys() >= plan.list_kinds(net, 0).keys():
             raise DataError(
                 f"client '{client}' has parameters that were never trained; pass the model with"
@@ -390,7 +390,7 @@ class Result:
 
 
 class ClientTable(dict[str, ClientResult]):
-    """The clients' results by name, where ``clients[7]`` is ``clients["7"]``; printed, the first few."""
+    """The clients' results by name; ``clients[7]`` is ``clients["7"]``, and printing shows the first few."""
 
     def __missing__(self, client: object) -> ClientResult:
         if isinstance(client, int) and str(client) in self:

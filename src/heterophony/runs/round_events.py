@@ -67,7 +67,7 @@ RECORDED_OUTSIDE = (
 
 
 def describe_protections(plan: Plan) -> StartFields:
-    """Return the fields of the start event about protections and simulated attacks."""
+    """Return the start event's fields for protections and simulated attacks."""
     found: StartFields = {}
     if plan.protections:
         found["protection"] = [describe_protection(p) for p in plan.protections]
@@ -86,7 +86,7 @@ def describe_protections(plan: Plan) -> StartFields:
 
 
 def list_uncovered_facts(plan: Plan) -> list[str]:
-    """List the facts about clients that a run records, but that its ε does not cover."""
+    """List the facts about clients that a run records but that are not covered by its ε."""
     tensors = [f"tensor {name}" for name in list_unprotected(plan)]
     aside = ["personal parameters, averaged to measure G"] if plan.averages_personal else []
     return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
@@ -99,9 +99,9 @@ def describe_protected_round(
     trained: Sequence[Reply],
     spent: float | None,
 ) -> RoundFields:
-    """Return the fields of a round's event about protections: filtered clients, and ε after the round.
+    """Return the round event's fields for protections: filtered clients, and ε after the round.
 
-    ``trained`` are all replies of the round; ``spent`` is ε before the round.
+    ``trained`` contains all replies of the round; ``spent`` is ε before the round.
     """
     found: RoundFields = {"filtered": list(filtered)} if filtered else {}
     run = describe_plan(plan)
@@ -173,7 +173,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> e
 
 
 def describe_compute(plan: Plan, compute: Compute) -> StartFields:
-    """Return the fields of the start event about device, precision and kind of training."""
+    """Return the start event's fields for device, precision and kind of training."""
     found: StartFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
@@ -236,7 +236,7 @@ def list_confusions(plan: Plan, replies: Sequence[Reply], measure: str) -> event
 
 
 def to_recorded_score(plan: Plan, value: float) -> float:
-    """Return the sum of a score as events record it; numbers of correct answers become integers."""
+    """Return a summed score as events record it; counts of correct answers become integers."""
     return int(value) if plan.task.name == "classification" else float(value)
 
 
@@ -292,13 +292,13 @@ def is_loss_metric(metric: str) -> bool:
 
 
 def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> RoundFields:
-    """Return the field of a round's event with the bytes of personal parameters that boards sent."""
+    """Return the round event's field for the bytes of personal parameters that boards sent."""
     sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_boards else 0
     return {"personal_bytes": sent} if sent else {}
 
 
 def describe_faults(plan: Plan, done: FinishedRound) -> RoundFields:
-    """Return the fields of a round's event about missing replies and simulated time, if any can occur."""
+    """Return the round event's fields for missing replies and simulated time, if the run can have either."""
     if plan.fault_free and len(done.trained) == len(done.selected) and not done.refused:
         return {}
     replied = {r.client for r in done.trained}
@@ -325,7 +325,7 @@ def average_metric(name: str, replies: Sequence[Reply]) -> float:
 def make_new_clients_event(
     plan: Plan, t: int, replies: Sequence[Reply], seconds: float
 ) -> events.NewClientsEvent:
-    """Make the event of the clients that joined after ``t`` rounds, from one reply of each."""
+    """Make the event of the clients that joined after ``t`` rounds, from one reply per client."""
     new, by_client = plan.federation.new, {r.client: r for r in replies}
     train, test = (plan.federation.include_new_clients().sizes(part) for part in ("train", "test"))
     metrics = [by_client[c].metrics for c in new]
@@ -354,7 +354,7 @@ def make_end_event(
     evaluated: Sequence[Reply],
     seconds: float,
 ) -> events.EndEvent:
-    """Make the event of the end of a run whose last evaluation took ``seconds``."""
+    """Make a run's end event; its last evaluation took ``seconds``."""
     return {
         "event": "end",
         "t": server.t,
@@ -372,7 +372,7 @@ def sum_work_seconds(replies: Sequence[Reply]) -> float:
 def compute_model_sha256(
     plan: Plan, client_store: ClientStore, server: Server, replies: Sequence[Reply]
 ) -> str:
-    """Compute the digest of a run's models: of the server's tensors, client memories and given tensors.
+    """Compute the digest of a run's models: the server's tensors, client memories and given tensors.
 
     Clients send the digest of their memory with the last evaluation, so memories need not be sent.
     """

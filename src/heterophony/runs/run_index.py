@@ -23,7 +23,7 @@ CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.j
 STOPPED_FILE = "stopped.json"  # says after which round a search abandoned the trial, and why
 BOARDS_FILE = "boards-now.json"  # the state of a run's boards, only to be displayed
 INTERNAL_FOLDERS = {"commits", "scratch"}  # folders inside a run, which never contain other runs
-TAIL_BYTES = 4096  # the last event of a finished run is far shorter
+TAIL_BYTES = 4096  # a finished run's last event is far shorter than this
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -32,7 +32,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read a file with one JSON object per line; skip an incomplete last line, as after a crash."""
+    """Read a file with one JSON object per line; skip an incomplete last line, which a crash may leave."""
     if not os.path.lexists(path):
         return
     with translate_disk_errors(path), open_regular_file(path) as file:
@@ -97,7 +97,7 @@ def list_member_runs(parent: Path) -> list[Path]:
 
 
 def read_run_order(path: Path) -> list[str]:
-    """Read the names of a comparison's runs in their order; an empty list if the file does not exist."""
+    """Return the names of a comparison's runs, in order; an empty list if the file does not exist."""
     if not os.path.lexists(path):
         return []
     content = read_json(path)
@@ -111,7 +111,7 @@ EarlyStop = Mapping[str, float]  # round, accuracy and limit of an abandoned tri
 
 
 def read_early_stop(folder: Path) -> EarlyStop | None:
-    """Read after which round and why a search abandoned a trial; None if it did not."""
+    """Return after which round and why a search abandoned a trial; None if the trial was not abandoned."""
     path = folder / STOPPED_FILE
     if not path.is_file():
         return None
@@ -123,7 +123,7 @@ def read_early_stop(folder: Path) -> EarlyStop | None:
 
 
 def describe_early_stop(stop: EarlyStop) -> str:
-    """Describe in words after which round and why a search abandoned a trial."""
+    """Describe after which round and why a search abandoned a trial, for users."""
     return (
         f"stopped after round {stop['round']:.0f}: {100 * stop['accuracy']:.2f} % is below the median"
         f" of earlier trials, {100 * stop['limit']:.2f} %"

@@ -41,7 +41,7 @@ OMITTED_IF_EMPTY = (  # keys of result.json
 def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, MetricCurve]]:
     """Return a run's (round, value) points by metric and measure (``G``, ``P``, ``G_valid``, ``P_valid``).
 
-    Values of clients are averaged on the scale of the metric's ``pooling``.
+    The clients' values are averaged on the scale that the metric's ``pooling`` sets.
     """
     sizes = list_sizes(get_start(events))
     out: dict[str, dict[str, MetricCurve]] = {}
@@ -65,7 +65,7 @@ def pool_last_metrics(events: Sequence[Event]) -> dict[str, dict[str, float | No
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Accuracies of the personal and the generic model on one client's test data, at the end."""
+    """Final accuracies of the personal and the generic model on one client's test data."""
 
     accuracy: float
     correct: float
@@ -77,7 +77,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class NetResult:
-    """Accuracy of the personal models of all clients that have the same net, at the end."""
+    """Final accuracy of the personal models of all clients that have the same net."""
 
     P: float | None  # pooled over their test examples
     clients: int
@@ -98,7 +98,7 @@ class Summary:
     G: Accuracy | None
     P: Accuracy
     P_mean: Accuracy  # P as the mean over clients
-    P_local: Accuracy | None  # right after local training, of each round's clients
+    P_local: Accuracy | None  # P of each round's clients, right after local training
     fairness: dict[str, Fairness | None]
     clients: dict[str, ClientResult]
     bytes: dict[str, int]
@@ -109,7 +109,7 @@ class Summary:
     model_sha256: str
     version: str
     examples_per_round: float | None = None  # over all clients; None if not recorded
-    relative_work: float | None = None  # these examples, relative to FedAvg's
+    relative_work: float | None = None  # examples per round, relative to FedAvg's
     simulated_seconds: float | None = None  # None if speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
@@ -232,7 +232,7 @@ def build_client_results(
 
 
 def summarise_nets(start: StartEvent, clients: Mapping[str, ClientResult]) -> dict[str, NetResult]:
-    """Return P of the clients with each net; empty if all clients have the same net."""
+    """Return the clients' P by net; empty if all clients have the same net."""
     found = dict[str, list[ClientResult]]()
     for net, result in zip(start.get("nets", ()), clients.values(), strict=False):
         found.setdefault(net, []).append(result)
@@ -254,15 +254,15 @@ def summarise_losses(events: Sequence[Event]) -> dict[str, float | None]:
 
 
 def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:
-    """Describe device and precision of the run if they are not the CPU and float32."""
+    """Describe the run's device and precision if they are not the CPU and float32."""
     found = {k: v for k, v in start.items() if k in ("device", "deterministic", "precision")}
     return {k: v for k, v in found.items() if (k, v) != ("device", "cpu")}
 
 
 def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, float | None]:
-    """Return the mean number of examples per round that clients trained on, and its ratio to FedAvg's.
+    """Return the mean number of examples that clients trained on per round, and its ratio to FedAvg's.
 
-    Both are None if some round did not record them.
+    Both are None if a round did not record its examples.
     """
     if not rounds or any("examples" not in e or "fedavg_examples" not in e for e in rounds):
         return None, None
@@ -278,7 +278,7 @@ def require_all_counts(counts: Counts) -> list[float]:
     return known
 
 
-STANDARD_ERRORS = 2  # accuracies within so many of the chance level may be chance
+STANDARD_ERRORS = 2  # accuracies within this many standard errors of the chance level may be chance
 
 
 def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
@@ -317,7 +317,7 @@ def describe_run_state(events: Sequence[Event]) -> str:
 
 
 def summarise_so_far(events: Sequence[Event]) -> Summary | None:
-    """Summarise a run, as if an unfinished one ended now; return None before the first evaluation."""
+    """Summarise a run as if it had ended now; return None before the first evaluation."""
     if get_end(events) is not None:
         return summarise(events)
     if find_last_evaluation(events) is None:
@@ -338,7 +338,7 @@ def summarise_so_far(events: Sequence[Event]) -> Summary | None:
 def record_below_local(folder: Path) -> None:
     """Add to ``result.json`` the share of clients that have a lower accuracy than in a run of Local.
 
-    That run must have the same seed and data, and be in the same parent folder. Whichever of the two
+    The run of Local must have the same seed and data, and be in the same parent folder. Whichever of the two
     finishes last adds the share.
     """
     own = read_json(folder / RESULT_FILE)
@@ -353,7 +353,7 @@ def record_below_local(folder: Path) -> None:
 
 
 def is_result_of_local(file: Path) -> bool:
-    """Return True if a ``result.json`` is of a run of Local, by the beginning of the file."""
+    """Return True if a ``result.json`` belongs to a run of Local, as the beginning of the file says."""
     with file.open("rb") as stream:
         return b'"algorithm": "local"' in stream.read(40)
 

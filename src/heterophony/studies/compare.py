@@ -25,7 +25,7 @@ from .sweep import StudyOptions, list_keywords, open_study_folder
 
 
 class Comparison(dict[str, Result]):
-    """The results of a comparison by run, as in ``comparison["fedavg-0"]``, and its folder."""
+    """A comparison's results by run, as in ``comparison["fedavg-0"]``, and its folder."""
 
     folder: Path
 
@@ -38,7 +38,7 @@ def compare(
     federation: Federation,
     **how: Any,
 ) -> Comparison:
-    """Run several algorithms on the same clients, with each of the seeds.
+    """Run several algorithms on the same clients, with each seed.
 
     ``how`` holds ``seeds``, by default (0,), and keywords of ``hp.run``. With ``out``, the same call
     continues an interrupted comparison, and ``heterophony report`` shows it; without ``out``, the
@@ -95,7 +95,7 @@ def open_comparison(
 
 
 def create_comparison(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every complete run and ``compare.json``, so that all of them can be resumed."""
+    """Write a folder for each run, and ``compare.json``, so that all runs can be resumed."""
     runs = prepare_run_folders(parent, complete)
     write_json(parent / "compare.json", {"runs": list(complete)})
     return runs
@@ -110,8 +110,8 @@ def build_comparison(
 ) -> dict[str, RunSpec]:
     """Build the spec of every run, by label; the default seed is that of the configuration.
 
-    ``note`` is called as by ``read_config``. The user named the algorithms, so those of other packages
-    are imported.
+    ``note`` receives the notes of ``read_config``. Algorithms of other packages are imported, because
+    the user named them.
     """
     algorithms = [find_algorithm_name(name) for name in algorithms]
     labels, specs = label_algorithms(algorithms), dict[str, RunSpec]()

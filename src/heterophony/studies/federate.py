@@ -62,16 +62,16 @@ def federate(
             them the four arrays; so can ``{"train": …, "test": …}``. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
             ``FederatedDataset`` of flwr-datasets, and a frame of pandas, with a column ``label`` or as
             ``(frame, labels)``, are accepted, too.
-        clients: The number of clients; default: 20, or all clients that the data name.
+        clients: The number of clients; default: 20, or all clients named in the data.
         partition: How examples are divided, as in ``hp.Dirichlet(0.1)`` (the default) or ``"iid"``.
         train_fraction: The share of a client's examples that it trains on.
         seed: The seed of the partition, and of the choice of clients that join later.
-        split: ``"official"`` keeps the split of the data, the default if each client has test
-            examples of its own; ``"merged"`` splits each client's examples anew.
+        split: ``"official"``, the default if each client has its own test examples, keeps the
+            data's own split; ``"merged"`` splits each client's examples anew.
         client: The name of each example's client, training before test. Each name is then a client,
             in natural order, unless ``partition`` is given.
         users: The column or array that names clients; default: ``client``, if there is one.
-        path: Where the files of a named data set are.
+        path: The folder or archive with the files of a named data set.
         transform: How stored images become input: ``"half"`` scales them to [-1, 1]; ``"fedavg2rep"``
             and ``"feddecomp"`` also transform training images at random.
         frozen_augment: Transform each training image in the same way for the whole run.
@@ -79,11 +79,12 @@ def federate(
         new_clients: The share of clients, drawn by the seed, that join only after training.
         validation_fraction: The share of each client's training examples that is held out, to
             choose the best round.
-        classes: Their number or names; needed if labels of arrays are not 0, 1, … without gaps.
+        classes: The number or the names of the classes; needed if the labels in arrays are not
+            0, 1, … without gaps.
         task: What is learned from arrays: ``"classification"`` (one label per example),
             ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
             each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
-        tokenizer: Texts: the name or folder of a tokenizer of transformers. Default: bytes are tokens.
+        tokenizer: For texts, the name or folder of a transformers tokenizer. Default: each byte is a token.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
@@ -277,7 +278,7 @@ def federate_own_data(
     validation_fraction: float,
     split: SplitMode | None,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; the clients in a list are numbered.
+    """Build a federation of clients that have their own arrays; clients in a list are numbered.
 
     Clients with training and test arrays keep this split, unless ``split`` is ``"merged"``.
     """

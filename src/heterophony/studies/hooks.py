@@ -25,7 +25,7 @@ Limits = Mapping[int, float]  # round -> validation score below which a trial is
 
 @dataclass(frozen=True)
 class Stop:
-    """Return value of a hook that stops its run.
+    """The value that a hook returns to stop its run.
 
     The run finishes the current round, evaluates the last state and writes its result. With
     ``abandon``, it stops at once, without a result.
@@ -67,7 +67,7 @@ class Hooks:
 
 @dataclass
 class ValidationRule:
-    """Base of hooks that stop a run by its score on validation examples."""
+    """Base class of hooks that stop a run because of its score on validation examples."""
 
     by: Measure
     examples: int = field(default=0, init=False)
@@ -143,7 +143,7 @@ def compute_median_limits(
 
 
 def find_best_score(events: Sequence[Event], by: Measure, t: int) -> float | None:
-    """Return a trial's best validation score up to its first evaluation after ``t`` rounds or more.
+    """Return a trial's best validation score up to its first evaluation at or after round ``t``.
 
     Return None if there is no such evaluation.
     """
@@ -217,7 +217,7 @@ class RunStatus:
     def estimate_seconds_left(self) -> float | None:
         """Estimate the remaining time of the run from the mean time of its rounds.
 
-        The first round counts only while there is no other, because it includes the start of the workers.
+        The first round is used only while it is the only one, because it includes starting the workers.
         """
         if not self._round_ends:
             return None

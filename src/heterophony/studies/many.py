@@ -34,7 +34,7 @@ ABANDONED: Any = {"event": "abandoned"}  # the last message of the process of an
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options for the execution of several runs; none of them changes a result."""
+    """Options for executing several runs; none of them changes a result."""
 
     progress: RunsProgress
     # number of runs at a time or, one by one, of jobs at a time; default: from [engine]
@@ -44,7 +44,7 @@ class RunOptions:
     track: Sequence[str | Tracker] = ()
     on_event: Hook = lambda event: None
     warn: Callable[[str], None] = warnings.warn
-    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # by folder of a trial
+    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # by the trial's run folder
 
 
 def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
@@ -292,7 +292,7 @@ def run_in_child(
 
 
 def place_on_gpu(spec: RunSpec, number: int) -> RunSpec:
-    """Return the run with the GPU of this number as its accelerator, or unchanged on the CPU."""
+    """Return the run with the GPU of this index as its accelerator; on the CPU, return the run unchanged."""
     engine = spec.config.engine
     device = assign_gpu(engine.choose_compute(), number).device
     if device.type != "cuda":

@@ -198,7 +198,7 @@ def make_spec(
     how: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> RunSpec:
-    """Build the RunSpec of a call of ``hp.run``; ``how`` holds the call's keywords."""
+    """Build the RunSpec for a call of ``hp.run``; ``how`` holds the call's keywords."""
     check_federation(federation)
     how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
     check_loss_and_metrics(how["loss"], how["metrics"])
@@ -271,7 +271,7 @@ def make_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str
 
 
 def make_data_section(federation: Federation) -> DataSection:
-    """Return a federation's section [data]; if settings cannot describe the data, only the main ones."""
+    """Return a federation's section [data]; if settings cannot fully describe the data, only the main settings."""
     if federation.recipe is not None:
         return DataSection(**federation.recipe)
     known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
@@ -336,7 +336,7 @@ def check_renamed_keyword(key: str, value: object) -> None:
 
 
 def check_federation(federation: object) -> None:
-    """Raise ConfigError for anything but a federation; the message shows the call of ``hp.federate``."""
+    """Raise ConfigError if this is not a federation; the message shows how to call ``hp.federate``."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
@@ -348,7 +348,7 @@ def check_federation(federation: object) -> None:
 def resolve_training(
     training: TrainingLike | None, usual: Training, federation: Federation
 ) -> tuple[Training, dict[str, Training]]:
-    """Return the training settings of most clients, and by name those of each client that differs."""
+    """Return the default training settings and, by name, the settings of each client that differs from them."""
     if isinstance(training, Training) and training.has_own_functions:
         plain = replace(training, own_optimizer=None, own_schedule=None)
         return plain, dict.fromkeys(federation.include_new_clients().clients, training)
@@ -380,7 +380,7 @@ def resolve_training(
 def make_participation(participation: Any, clients: int) -> Participation:
     """Return the participation rule for a share or number of clients, a function, or a rule itself."""
     if isinstance(participation, bool):
-        raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
+        raise ConfigError("participation: must be a share, a number or a rule, not a boolean")
     if hasattr(participation, "chosen") and not isinstance(participation, type):
         rule: Participation = participation
         return rule
@@ -442,7 +442,8 @@ def execute_plan(
     """Run the remaining rounds of a plan and write ``result.json``; the folder must be locked.
 
     ``engine`` is an engine, or the section [engine]. Until the first event, ``on_phase`` receives
-    short texts about the start, as in "checking the data". Raise AbandonedError if a hook abandons the run.
+    short texts that describe the current step, such as "checking the data". Raise AbandonedError if
+    a hook abandons the run.
     """
     on_phase("checking the data")
     compute = engine.choose_compute() if isinstance(engine, EngineSection) else ON_CPU
@@ -514,7 +515,7 @@ def check_events(
     compute: Compute,
     warn: Callable[[str], None],
 ) -> None:
-    """Raise FolderError if the recorded events belong to another run than the plan; warn about risks."""
+    """Raise FolderError if the recorded events belong to a different run from the plan's; warn about risks."""
     if not all(map(is_event, events)):
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     folder.client_store.check_names(plan.federation.train)
@@ -527,7 +528,7 @@ def check_events(
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
-    """Raise FolderError if the data, or a file of availability or speeds, has changed since the run started."""
+    """Raise FolderError if the data, or an availability or speed file, has changed since the run started."""
     start = get_start(events)
     if start.get("data_sha256") != plan.federation.sha256:
         raise FolderError(
@@ -578,7 +579,7 @@ def describe_large_delta(plan: Plan) -> str:
             whose = " of a client" if promise.unit == "example" else ""
             lower = 10 ** (ceil(log10(1 / (10 * count))) - 1)
             return (
-                f"protection.{get_kind(protection)}.delta: {promise.delta:g} is not well below one by"
+                f"protection.{get_kind(protection)}.delta: {promise.delta:g} is not well below one over"
                 f" the number of {promise.unit}s{whose} ({count:,}); set it to {lower:g} or less"
             )
     return ""

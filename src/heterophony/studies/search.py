@@ -44,7 +44,7 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
 DRAWN_DIGITS = 4  # significant digits of a number drawn from a range
 MAX_REPEATS = 100  # draws in a row without a new combination after which drawing ends
-MAX_LABEL = 80  # characters of a folder's name
+MAX_LABEL = 80  # longest name of a trial's folder
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ValueRange:
         return self.round(drawn)
 
     def round(self, number: float) -> float | int:
-        """Return the number as a value of the setting: whole, or with four significant digits."""
+        """Round a number to a value of the setting: a whole number, or one with four significant digits."""
         if self.whole:
             return int(number)
         return min(max(float(f"{number:.{DRAWN_DIGITS}g}"), self.low), self.high)
@@ -225,7 +225,7 @@ def list_grid(
 def propose_by_tpe(
     swept: Mapping[str, Values], tried: Sequence[TriedSettings], count: int, seed: int
 ) -> list[Combination]:
-    """Propose settings by Optuna's tree-structured Parzen estimator."""
+    """Propose settings with Optuna's tree-structured Parzen estimator."""
     optuna = import_optuna()
     space = {key: make_distribution(optuna, swept[key]) for key in sorted(swept)}
     sampler = optuna.samplers.TPESampler(
@@ -263,7 +263,7 @@ def import_optuna() -> Any:
 
 
 def make_distribution(optuna: Any, values: Values) -> Any:
-    """Return the values of a setting as a distribution of Optuna; for a list, over its positions."""
+    """Return a setting's values as an Optuna distribution; for a list, a distribution over its indices."""
     if not isinstance(values, ValueRange):
         return optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
     if values.whole:
@@ -274,7 +274,7 @@ def make_distribution(optuna: Any, values: Values) -> Any:
 def make_known_trial(
     optuna: Any, swept: Mapping[str, Values], space: Mapping[str, Any], one: TriedSettings
 ) -> Any:
-    """Return a finished trial as one of Optuna; a trial without a result counts as the worst."""
+    """Convert a finished trial to an Optuna trial; a trial without a result counts as the worst."""
     states = optuna.trial.TrialState
     return optuna.trial.create_trial(
         state=states.PRUNED if one.accuracy is None else states.COMPLETE,
@@ -294,7 +294,7 @@ def make_known_trial(
 
 @dataclass(frozen=True)
 class Search:
-    """A search for the best settings of one or several algorithms, all with equally many trials."""
+    """A search for the best settings of one or several algorithms, with the same number of trials each."""
 
     spaces: Mapping[str, Mapping[str, Values]]  # values to search, by the algorithm's label
     make_spec: MakeSpec
@@ -381,7 +381,7 @@ def read_trials(search: Search, folder: Path) -> list[TriedSettings]:
 
 
 def list_unfinished_runs(folder: Path) -> list[str]:
-    """List the runs of a sweep or search that have not finished, diverged or been abandoned."""
+    """List the runs of a sweep or search that have neither finished nor diverged nor been abandoned."""
     content = read_sweep_file(folder)
     return [
         name

@@ -295,7 +295,7 @@ class RunSpec:
     def open_folder(self, folder: RunFolder, option: str = "--out") -> None:
         """Lock the folder for this run: create it, or reopen it if it holds the same run.
 
-        ``option`` is the option by which the user passed the folder, for messages.
+        ``option`` is the option with which the user passed the folder; error messages name it.
         """
         text = self.format_config()
         if not folder.config_file.exists():
@@ -308,7 +308,7 @@ class RunSpec:
 
 
 def check_training_by_client(plan: Plan) -> None:
-    """Raise ConfigError if the plan does not allow different training settings, or those of a client."""
+    """Raise ConfigError if the plan does not allow training settings by client, or a client's settings."""
     if plan.algorithm.pooled:
         raise ConfigError(
             f"training: {plan.algorithm_name} trains on pooled data; pass one hp.Training"
@@ -319,7 +319,7 @@ def check_training_by_client(plan: Plan) -> None:
     promises = [p.promise(describe_plan(plan)) for p in plan.protections]
     if any(p is not None and p.unit == "example" for p in promises):
         raise ConfigError(
-            "training: the accounting of example-level privacy needs the same training on all clients;"
+            "training: example-level privacy accounting needs the same training on all clients;"
             " pass one hp.Training"
         )
 
@@ -338,7 +338,7 @@ def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
 
 
 def is_named_algorithm(config: Config) -> bool:
-    """Return True if ``config.toml`` can recreate the algorithm: its class is importable, its settings fit TOML."""
+    """Return True if ``config.toml`` can recreate the algorithm: a class to import, with settings that fit TOML."""
     if not all(map(is_plain, asdict(config.algorithm).values())):
         return False
     name, cls = config.algorithm_name, type(config.algorithm)
@@ -380,7 +380,7 @@ class FederationCache:
 def parse_settings(text: str) -> Mapping[str, Any]:
     """Parse the settings in ``config.toml`` that determine the result; empty if the text is damaged.
 
-    Of the section [engine], only the precision does.
+    In the section [engine], only the precision determines the result.
     """
     try:
         settings = rename_sections(tomllib.loads(text))
@@ -393,7 +393,7 @@ def parse_settings(text: str) -> Mapping[str, Any]:
 def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = False) -> RunSpec:
     """Read the RunSpec of a run folder, to resume it; ``overrides`` may change the section [engine].
 
-    The folder may come from another person. So an algorithm of another package is imported only with
+    The folder may be someone else's. So an algorithm of another package is imported only with
     ``trust``, and a Ray cluster, which would receive the user's token, is used only if ``overrides``
     names it.
     """

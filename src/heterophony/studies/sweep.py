@@ -52,7 +52,7 @@ def sweep(
             ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``.
         random: Number of random combinations to try, instead of all.
         **how: ``seeds``, over which results are averaged (default: (0,)); ``by``, the accuracy that
-            chooses ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm for all
+            decides ("P" or "G"); and keywords of ``hp.run`` and settings of the algorithm for all
             runs. The engine "pool" executes the runs in parallel, one per core; "serial", the
             default, one by one. With ``out``, the same call continues an interrupted sweep.
     """
@@ -253,7 +253,7 @@ class PairsSpecMaker:
         seed: int,
         note: Callable[[str], None] = ignore_note,
     ) -> RunSpec:
-        """Make the run with these settings; ``note`` receives the remarks of ``read_config``."""
+        """Make the run with these settings; ``note`` receives the notes of ``read_config``."""
         own = [f"{key}={format_value(value)}" for key, value in settings.items()]
         name = [f'algorithm.name="{self.names[label]}"'] if label in self.names else []
         pairs = [*self.overrides, *name, *own, f"seed={seed}"]

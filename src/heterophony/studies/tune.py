@@ -46,7 +46,7 @@ def tune(
             ``hp.federate(…, validation_fraction=0.2)``.
         settings: Values by setting, as for ``hp.sweep``: a list, or a text such as
             ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm.
-        trials: Trials of each algorithm.
+        trials: Number of trials of each algorithm.
         sampler: "tpe", which is Optuna's and needs ``heterophony[tune]``; "random"; or "grid".
         stop_early: Abandon a trial whose validation score is below the median of earlier trials.
         **how: ``seeds`` and ``by``, as for ``hp.sweep``, and keywords of ``hp.run``. With ``out``, the
@@ -193,7 +193,7 @@ def split_settings(
 def parse_space(
     cls: type[Algorithm], shared: Sequence[str], own: Sequence[str], label: str
 ) -> dict[str, Values]:
-    """Parse the search space of one algorithm; leave out shared pairs that only others have."""
+    """Parse the search space of one algorithm; leave out shared pairs whose setting this algorithm lacks."""
     known = [f"algorithm.{f.name}" for f in list_settings(cls)]
     for pair in own:
         if (key := pair.partition("=")[0].strip()) not in known:
@@ -207,7 +207,7 @@ def parse_space(
 
 
 def is_setting_of_another(key: str, known: Sequence[str]) -> bool:
-    """Return True if a key is the setting of another algorithm than the one with the ``known`` keys."""
+    """Return True if a key is a setting of a different algorithm from the one with the ``known`` keys."""
     return key.startswith("algorithm.") and key != "algorithm.name" and key not in known
 
 
@@ -242,7 +242,7 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
 
 
 def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
-    """Store the request of a tune in its folder; raise FolderError if that holds other runs."""
+    """Store a tune's request in its folder; raise FolderError if the folder holds other runs."""
     path, content = parent / TUNE_FILE, asdict(request)
     text = "" if file is None else file.read_text(encoding="utf-8")
     if path.exists():

@@ -1,1 +1,1 @@
-"""Measurements of this machine and of algorithms: speed, installation, arithmetic and traffic."""
+"""Measure this machine and algorithms: speed, installation, arithmetic and traffic."""

@@ -53,7 +53,7 @@ def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
 
     handles = [m.register_forward_hook(count) for m in net.modules()]
     text = len(shape) == 1 and any(isinstance(m, nn.Embedding) for m in net.modules())
-    net.eval()  # BatchNorm has no statistics of one example
+    net.eval()  # a single example gives BatchNorm no statistics
     with torch.no_grad():
         net(torch.zeros(1, *shape, dtype=torch.long if text else torch.float))
     for handle in handles:
@@ -194,9 +194,9 @@ def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
 
 
 def measure_evaluation_share(compute: Compute) -> float:
-    """Measure the share of evaluation in the work of a round in which 10 of 50 clients train 5 epochs.
+    """Measure evaluation's share of the work in a round in which 10 of 50 clients train 5 epochs.
 
-    With a fifth as many images as Fashion-MNIST has, this takes seconds.
+    The data set has a fifth of Fashion-MNIST's images, so that this takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
     federation = partition_source(make_random_images(14_000), dirichlet, Terms(50))
@@ -212,7 +212,7 @@ def measure_evaluation_share(compute: Compute) -> float:
 
 
 def measure_idle_cost(compute: Compute) -> float:
-    """Measure the time of a round with 1000 clients, relative to one with 20; ten clients train in both."""
+    """Measure a round's time with 1000 clients relative to its time with 20; ten clients train in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
         federation = partition_source(make_random_images(clients * 40), IID(), Terms(clients))

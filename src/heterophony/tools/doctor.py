@@ -32,7 +32,7 @@ CheckResult = dict[str, Any]
 
 
 def check_installation() -> list[CheckResult]:
-    """Check every part of the installation; return for each whether it works and is needed."""
+    """Check every part of the installation; return whether each part works and whether it is needed."""
     return [
         run_check("python", True, describe_python),
         run_check("torch", True, describe_torch),
@@ -202,7 +202,7 @@ def find_differences(runs: list[CheckedRun]) -> list[str]:
 
 
 def describe_gpu_setup(device: str) -> dict[str, Any]:
-    """Return the facts about torch and the GPU that a report of different bits must include."""
+    """Return the facts about torch and the GPU that a bug report about different bits must include."""
     where = find_device(device)
     cuda = where.type == "cuda"
     return {

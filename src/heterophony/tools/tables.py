@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def list_algorithm_rows() -> list[Row]:
-    """List the table's row of every algorithm, sorted by name."""
+    """List the table rows of all algorithms, sorted by name."""
     stored = read_stored_rows()
     return [stored.get(name) or compute_algorithm_row(name) for name in sorted(ALGORITHM_CLASSES)]
 
@@ -78,7 +78,7 @@ def describe_personal_parameters(cls: type[Algorithm]) -> str:
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
-# any shapes of an example: the names of tensors do not depend on them
+# the names of tensors do not depend on the shape of examples, so any shape will do
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)
 
 
@@ -103,8 +103,8 @@ def list_tensors(
     """List the tensors that patterns can match: those of a model and those that the algorithm adds.
 
     ``model`` is a name, a module or a function that builds one. ``shape`` is the shape of one example.
-    Buffers, such as BatchNorm's running statistics, are personal or averaged, as ``buffers`` of a run
-    specifies.
+    As in a run, ``buffers`` decides whether buffers such as BatchNorm's running statistics are personal
+    or averaged.
     """
     chosen = choose_instance(algorithm)
     net = build_net(model, chosen, shape, classes)
@@ -166,7 +166,7 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         federation=make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
-        # nothing is learned: tensors have their size anyway
+        # without training, tensors have the same sizes
         training=Training(epochs=1, batch=CLASS_COUNT, lr=0.0, momentum=0.0),
         evaluate_every=9,
     )

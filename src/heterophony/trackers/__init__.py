@@ -34,7 +34,7 @@ class TrackedRun:
 class Tracker(Protocol):
     """Interface of trackers, which receive all numbers of a run.
 
-    After a resume, a tracker receives the earlier numbers again and must skip those that it has.
+    After a resume, a tracker receives the earlier numbers again and must skip those it already has.
     """
 
     def begin(self, run: TrackedRun) -> None:
@@ -112,7 +112,7 @@ class RunFollower:
             self.call_each(lambda tracker: tracker.log(point))
 
     def end(self, summary: Summary) -> None:
-        """Send the summary of the finished run to the trackers, which then end."""
+        """Send the finished run's summary to the trackers and end the tracking."""
         self.call_each(lambda tracker: tracker.end(summary))
 
     def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:

@@ -49,7 +49,7 @@ class MLflow:
         try:
             names = self.client.get_run(id).data.metrics
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # the store is not the same as before
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # this store never had the run
                 return False
             raise
         for name in names:

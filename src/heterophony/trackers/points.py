@@ -60,7 +60,7 @@ class PointBuilder:
         return Point(event["t"], values, clients)
 
     def _convert_round(self, event: RoundEvent) -> Point:
-        """Convert a round to a point with its losses and measures, and the running totals."""
+        """Convert a training round to a point with its losses, its measures and the running totals."""
         self.totals["bytes/up"] += event["bytes_up"]
         self.totals["bytes/down"] += event["bytes_down"]
         self.totals["seconds"] += event["seconds"]
@@ -88,7 +88,7 @@ def collect_final_values(summary: Summary) -> dict[str, float]:
 
 
 def read_run_id(path: Path) -> str | None:
-    """Read the id of a tracker's run from a file; return None if it is missing or damaged."""
+    """Read the id of a tracker's run from a file; return None if the file is missing or damaged."""
     try:
         content = json.loads(read_text_file(path))
     except (OSError, ValueError):

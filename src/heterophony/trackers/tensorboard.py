@@ -29,7 +29,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, point.step)
         for name, accuracies in point.clients.items():
             self.writer.add_histogram(f"clients/{name}", np.array(accuracies), point.step)
-        self.writer.flush()  # it may be watched live, and the run may be killed
+        self.writer.flush()  # users may watch the file live, and the run may be killed
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:

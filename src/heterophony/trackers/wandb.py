@@ -22,7 +22,7 @@ class WandB:
     def begin(self, run: TrackedRun) -> None:
         file = run.folder / "wandb.json"
         name = read_run_id(file) or secrets.token_hex(4)
-        # Offline, it is unknown what an earlier part has logged, so this part logs everything.
+        # Offline, what an earlier part of the run has logged is unknown, so this part logs everything.
         # The old part is renamed first, because W&B names folders by the second, and then deleted.
         parts = list((run.folder / "wandb").glob(f"*offline-run-*-{name}"))
         old = [part.rename(part.with_name(f"old-{part.name}")) for part in parts]
@@ -37,7 +37,7 @@ class WandB:
         )
         write_run_id(file, name)
         for part in old:
-            shutil.rmtree(part, ignore_errors=True)  # it may still write its logs
+            shutil.rmtree(part, ignore_errors=True)  # W&B may still be writing its logs
         self.first_step = self.run.step  # earlier steps are already on the server
         self.step, self.row = 0, dict[str, Any]()
 

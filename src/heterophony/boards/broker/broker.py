@@ -84,7 +84,7 @@ class ListenSettings:
     lan: bool
 
     def replace_given(self, lan: bool | None, port: int | None) -> ListenSettings:
-        """Return the broker's settings with other values; None keeps a value."""
+        """Return the broker's settings with these values replaced; None keeps a value."""
         return ListenSettings(self.port if port is None else port, self.lan if lan is None else lan)
 
 
@@ -102,7 +102,7 @@ class Broker:
     ) -> tuple[ListenSettings, bool]:
         """Start the broker; return its settings, and True unless it was already running.
 
-        None keeps the setting of the last start; port 0 selects any free port.
+        None keeps the setting from the last start; port 0 selects any free port.
         """
         process.find_mosquitto()
         if not self.settings_file.exists():
@@ -121,7 +121,7 @@ class Broker:
         return settings, True
 
     def _require_same_settings(self, lan: bool | None, port: int | None) -> ListenSettings:
-        """Return the settings of the running broker; raise BusyError if others are requested."""
+        """Return the settings of the running broker; raise BusyError if different ones are requested."""
         stored = self.read_listen_settings()
         if stored.replace_given(lan, port or None) != stored:
             raise BusyError(
@@ -152,7 +152,7 @@ class Broker:
     def _write_all_files(
         self, authority: CertificateAuthority, settings: ListenSettings
     ) -> Enrolment:
-        """Write all files that Mosquitto reads and the server's enrolment; return the enrolment."""
+        """Write the server's enrolment and all files that Mosquitto reads; return the enrolment."""
         with translate_disk_errors(self.folder):
             self.folder.chmod(0o700)
         # a new one at every start: it never expires, and contains the current addresses
@@ -198,7 +198,7 @@ class Broker:
             return False
 
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
-        """Enrol a new board and write its enrolment to ``out``; with ``clients``, it may have only these."""
+        """Enrol a new board and write its enrolment to ``out``; with ``clients``, the board may hold no others."""
         if enrolment.check_board_name(name) == process.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
         check_enrolled_clients(clients)

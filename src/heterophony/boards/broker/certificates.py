@@ -18,7 +18,7 @@ from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
 
 CLOCK_TOLERANCE = timedelta(days=1)  # the clocks of small boards may be slow
-AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
+AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # the longest validity of what it signs
 
 CLIENT_URI = "urn:heterophony:client:"  # prefix of the name of a client that the board may hold
 
@@ -77,7 +77,7 @@ class CertificateAuthority:
     ) -> CertificateAndKey:
         """Issue a certificate with which a board can authenticate, but not act as a broker.
 
-        It names the clients that the board may have; without names, the board may have any.
+        The certificate names the clients that the board may hold; without names, the board may hold any clients.
         """
         uris = [x509.UniformResourceIdentifier(CLIENT_URI + client) for client in clients]
         names = x509.SubjectAlternativeName(uris) if uris else None
@@ -113,7 +113,7 @@ class CertificateAuthority:
     def build_revocation_list(self, revoked: Sequence[str]) -> str:
         """Return the signed list of revoked certificates in PEM format.
 
-        It is valid as long as the authority, because with an expired list no board would be admitted.
+        The list is valid as long as the authority, because with an expired list no board would be admitted.
         """
         now = datetime.now(UTC)
         builder = (

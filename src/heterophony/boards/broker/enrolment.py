@@ -22,7 +22,7 @@ from ...core.files import NAME_PATTERN, NAME_RULE, read_text_file
 from ..protocol.message_fields import AnyString, Date, Port, parse_fields
 from ..transport.queues import BrokerEndpoint
 
-MAX_FILE_BYTES = 64 * 1024  # a real one has about 2,500
+MAX_FILE_BYTES = 64 * 1024  # most bytes; a real enrolment has about 2,500
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Enrolment:
         try:
             context = ssl.create_default_context(cadata=self.ca)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            # ssl reads keys from files only; this one is in memory and never on a disk
+            # ssl reads keys only from files; this file is in memory and never on a disk
             with open(os.memfd_create("enrolment"), "w") as file:
                 file.write(self.certificate + self.key)
                 file.flush()
@@ -105,7 +105,7 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def list_reachable_hosts(lan: bool) -> list[str]:
-    """Return the host names and addresses of a broker on this machine; with ``lan``, also those for others."""
+    """Return the host names and addresses of a broker on this machine; with ``lan``, also those that other machines use."""
     others = [*list_host_names(), *list_lan_addresses()] if lan else []
     return list(dict.fromkeys([*LOOPBACK, *others]))
 

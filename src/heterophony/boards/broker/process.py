@@ -73,7 +73,7 @@ def format_config(lan: bool, port: int) -> str:
 
 
 def format_acl(revoked: Sequence[str]) -> str:
-    """Return the broker's access control list; revoked names have no rights, even while connected."""
+    """Return the broker's access control list; revoked names have no permissions, even while connected."""
     return "\n".join(
         [
             "# Written by heterophony: changes are lost. %u is the name in the certificate.",

@@ -1,1 +1,1 @@
-"""A fleet: boards that one command prepares, starts and watches over the system's OpenSSH."""
+"""A fleet: boards that one command prepares, starts and monitors through the system's OpenSSH."""

@@ -46,7 +46,7 @@ class Fleet:
     address: str = ""  # the broker's address for the boards; default: this machine's
     port: int | None = None
     ssh_config: Path | None = None  # in place of ~/.ssh/config
-    index_url: str = ""  # one more package index for wheels
+    index_url: str = ""  # an additional package index for wheels
     clients_by_board: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -204,7 +204,7 @@ def check_client_names(fleet: Fleet) -> None:
 
 
 def list_named_clients(fleet: Fleet) -> dict[str, tuple[str, ...]]:
-    """Return the clients that the fleet's file gives to each board; numbers count from client 0."""
+    """Return the clients that the fleet's file assigns to each board; numbers are assigned from client 0 onwards."""
     found: dict[str, tuple[str, ...]] = {}
     begin = 0
     for board in fleet.boards:

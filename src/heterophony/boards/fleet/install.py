@@ -128,7 +128,7 @@ class Target:
 
     @property
     def marker_environment(self) -> dict[str, str]:
-        """The board's values of environment markers, to evaluate those of requirements."""
+        """The board's values for environment markers, to evaluate the markers of requirements."""
         version = f"{self.python[0]}.{self.python[1]}"
         return {
             "implementation_name": "cpython",

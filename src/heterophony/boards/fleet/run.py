@@ -55,7 +55,7 @@ class Preparation:
         return f"{facts.describe()}; {note}" if note else facts.describe()
 
     def install(self, board: Board) -> str:
-        """Install heterophony on the board, after a check if there was none; return what was done."""
+        """Install heterophony on the board, after checking the board if needed; return what was done."""
         if board.name not in self.facts:
             self.check(board)
         return self.installer.install(self.ssh, board, self.facts[board.name])
@@ -65,7 +65,7 @@ class Preparation:
         return self.enroller.enrol(self.ssh, board)
 
     def copy_data(self, board: Board) -> str:
-        """Copy the shares of the board's clients to it, and delete those of others; return what was done."""
+        """Copy to the board the shares of its clients, and delete other clients' shares; return what was done."""
         if self.federation is None:
             return f"has its own, in {board.data}"
         clients = self.assignment[board.name]
@@ -118,7 +118,7 @@ Say = Callable[[str], None]
 
 
 def name_run(folder: RunFolder) -> str:
-    """Return the run's name on the broker; each run folder has another, so boards never mix two runs."""
+    """Return the run's name on the broker; it differs between run folders, so boards never mix up two runs."""
     path = folder.path / FLEET_FILE
     if not path.exists():
         write_json(path, {"run": f"{folder.path.absolute().name[:50]}-{secrets.token_hex(3)}"})

@@ -38,11 +38,11 @@ REASONS = (  # texts of ssh, and what to do
 
 
 class BoardError(HeterophonyError):
-    """Raised for a problem with one board of a fleet; the message does not name the board."""
+    """Raised when there is a problem with one board of a fleet; the message does not name the board."""
 
 
 class ConnectionLostError(BoardError):
-    """Raised if a board cannot be reached by ssh, or if the connection broke."""
+    """Raised when a board cannot be reached by ssh, or when the connection broke."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def run_with_input(
 
 
 def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
-    """Write the input of an ssh command; stop if the command has exited, which its errors explain."""
+    """Write the input of an ssh command; stop if the command has exited, because its error output says why."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         for piece in pieces:

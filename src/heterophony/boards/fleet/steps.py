@@ -23,7 +23,7 @@ MACHINES = ("x86_64", "aarch64")  # PyTorch publishes wheels for these
 OLDEST_GLIBC = (2, 28)
 MIN_MEMORY = 600 << 20  # heterophony with a small net needs about 330 MB
 MIN_DISK = 200 << 20
-CLOCK_SECONDS = 60.0  # a clock that is off by more is reported
+CLOCK_SECONDS = 60.0  # a clock that is off by more than this is reported
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ MAX_LOG_BYTES = 4 << 20
 
 
 def read_log(ssh: SshRunner, board: Board, limit: int = MAX_LOG_BYTES) -> str:
-    """Return the end of a board's log; an empty text if there is none."""
+    """Return the end of a board's log; an empty string if there is none."""
     answer = call_board(ssh, board, "read", {"files": [LOG], "limit": limit})
     return str(answer["files"].get(LOG, ""))
 

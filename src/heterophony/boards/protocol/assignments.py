@@ -92,7 +92,7 @@ class Assignments:
                 del self.open_jobs[open_job.assigned.id]
 
     def add_blob(self, tensors: Tensors, _: int) -> BlobRef:
-        """Encode the tensors of a job as a blob; the second argument, the key, is not needed."""
+        """Encode the tensors of a job as a blob; the second argument, the key, is ignored."""
         outgoing = OutgoingBlob.from_bytes(encode_blob(tensors))
         self.outgoing_blobs[outgoing.blob.sha256] = outgoing
         return outgoing.blob

@@ -20,7 +20,7 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Decides when to repeat a message without an answer; waits double, and the caller has the clock."""
+    """Decides when to repeat an unanswered message; each wait is twice the last, and the caller passes the time."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
@@ -218,7 +218,7 @@ class BlobCache:
         return unanswered
 
     def keep_waiting(self, unanswered: IncomingBlob) -> None:
-        """Let the current transfer continue the timer of an unanswered one before it."""
+        """Let the current transfer continue the timer of the unanswered transfer before it."""
         if self.current_transfer is not None:
             self.current_transfer.resend_timer = unanswered.resend_timer
 

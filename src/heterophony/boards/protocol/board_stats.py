@@ -151,8 +151,8 @@ def measure_covered_time(intervals: Iterable[Interval]) -> float:
 
 
 MAX_REASON_LENGTH = 300  # characters
-MAX_UNADMITTED_BOARDS = 64  # unadmitted boards with their own counters
-MAX_LISTED_CLIENTS = 12  # in a line of the log
+MAX_UNADMITTED_BOARDS = 64  # most unadmitted boards that have counters of their own
+MAX_LISTED_CLIENTS = 12  # most clients named in a line of the log
 MAX_REPORTED_SECONDS = 1e9
 
 
@@ -163,7 +163,7 @@ class RecordFact(Protocol):
 
 
 def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
-    """Do not record a fact about a board, because the run has no journal."""
+    """Ignore a fact about a board; this is for runs without a journal."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ MAX_SECONDS = 1e9  # 30 years
 
 # Rules --------------------------------------------------------------------------------------
 def make_rule(is_valid: Callable[[Any], bool], what: str) -> FieldRule:
-    """Return the rule for a message field that is ``what``, as ``is_valid`` decides."""
+    """Return a rule that accepts a message field if ``is_valid`` does; ``what`` describes valid values in errors."""
 
     def rule(value: Any) -> Any:
         if not is_valid(value):

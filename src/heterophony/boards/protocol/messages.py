@@ -1,6 +1,6 @@
 """The messages of the protocol: their fields and their encoding.
 
-A frame has two lines: canonical JSON and its crc32, as a network without TLS may alter a digit.
+A frame has two lines: canonical JSON and its crc32, because a network without TLS may alter a digit.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def add_run(run: str, payload: bytes) -> bytes:
-    """Prefix a payload with the name of its run, as all messages on a board's topics are."""
+    """Prefix a payload with the name of its run; all messages on a board's topics have this prefix."""
     return run.encode() + b"\n" + payload
 
 

@@ -42,7 +42,7 @@ class RegisteredBoard:
     def record_want(self, want: Want, last: int) -> bool:
         """Record the board's request for chunks of a blob whose last chunk has the index ``last``.
 
-        Return True if the board has never requested a chunk so far into the blob.
+        Return True if the board had not yet requested a chunk this far into the blob.
         """
         before, far = self.requested_blobs.get(want.sha256, False), max(want.chunks)
         self.requested_blobs[want.sha256] = before or last in want.chunks

@@ -67,9 +67,9 @@ def make_board_topic(board: str, channel: Channel) -> str:
     return f"{TOPIC_ROOT}/b/{check_name('board', board)}/{channel}"
 
 
-# Subscriptions and rights -------------------------------------------------------------------
+# Subscriptions and permissions -------------------------------------------------------------------
 def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
-    """Return the topics to which the server subscribes, of these boards or of all boards."""
+    """Return the topics to which the server subscribes, for these boards or for all boards."""
     channels = ("status", "up", "up/chunk")
     return [f"{TOPIC_ROOT}/b/{board}/{channel}" for board in boards for channel in channels]
 
@@ -85,7 +85,7 @@ def make_board_pattern(board: str) -> str:
 
 
 def list_board_rights(board: str) -> list[tuple[str, str]]:
-    """Return a board's rights at the broker: pairs of a right and a pattern of topics."""
+    """Return a board's permissions at the broker: pairs of access mode and topic pattern."""
     own = f"{TOPIC_ROOT}/b/{board}"
     return [
         ("read", ALL_CONTROL_TOPICS),

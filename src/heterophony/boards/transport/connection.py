@@ -257,7 +257,7 @@ class Connection:
 
 
 def explain_lost_connection(why: str) -> str:
-    """Return the reason of a lost connection in words; a broker just closes it for a revoked certificate."""
+    """Describe why the connection was lost; if a certificate is revoked, the broker just closes the connection."""
     if "EOF occurred in violation of protocol" in why:
         return "it closed the connection: this enrolment may be revoked, or the broker is stopping"
     return why

@@ -20,7 +20,7 @@ MEASURES = {
     "P.last10": "P last 10: personalised models",
     "G.last10": "G last 10: the generic model",
 }
-LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter of a name; distance of two names
+LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter in a name; distance between two names
 AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # distance from the top to the axis, and between two bars
 BlockKey = tuple[int, str]  # seed and digest of the data
 
@@ -33,7 +33,7 @@ class BlockMeasures:
     blocks: tuple[tuple[dict[str, float], ...], ...]
 
     def compute_ranks(self, measure: str) -> RankComparison | None:
-        """Rank the series by a measure in all blocks; None if a series does not have the measure."""
+        """Rank the series by a measure in all blocks; None if a series lacks the measure."""
         if not all(measure in measures for block in self.blocks for measures in block):
             return None
         return compare_ranks([[measures[measure] for measures in b] for b in self.blocks])
@@ -177,7 +177,7 @@ def draw_critical_difference(panel: RankPanel) -> None:
     for x in (panel.left, end):
         panel.draw_panel_line([x, x], [y - 0.06, y + 0.06])
     text = f"CD = {width:.2f}"
-    if width > most:  # then no two average ranks can differ by that much
+    if width > most:  # then no two average ranks can be that far apart
         text += ", wider than the axis: too few blocks to show any difference"
     panel.axes.text(panel.left, y - 0.12, text, fontsize=10)
 

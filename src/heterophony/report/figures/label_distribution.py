@@ -1,4 +1,4 @@
-"""Figures of a federation's label distribution and of the augmented copies of FedReG."""
+"""Figures of a federation's label distribution and of FedReG's augmented copies."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from .style import (
 )
 
 ChartKind = Literal["all", "heat", "bubbles", "sizes", "histograms"]
-MAX_NUMBERED_SIDE = 20  # clients and classes up to which the heat map shows its numbers
-MAX_CLIENTS_BESIDE = 25  # clients up to which heat map and bubbles fit side by side
-MAX_HISTOGRAMS, HISTOGRAMS_BESIDE = 12, 4  # the first clients, and how many of them in a row
+MAX_NUMBERED_SIDE = 20  # most clients and classes for which the heat map shows its numbers
+MAX_CLIENTS_BESIDE = 25  # most clients for which heat map and bubbles fit side by side
+MAX_HISTOGRAMS, HISTOGRAMS_BESIDE = 12, 4  # number of clients shown, and how many in a row
 GREY = "#9AA7B1"
 
 
@@ -246,12 +246,12 @@ COLUMN_GAP = 0.2  # between two augmentations, as a fraction of an image
 
 
 class ClassCopies(NamedTuple):
-    """The first augmented copies of one class, and the counts of its examples and copies."""
+    """The first augmented copies of one class, and how many examples and copies the class has."""
 
     label: str
     num_examples: int  # the client's own examples of the class
     num_copies: int  # augmented copies that are added to them
-    images: dict[str, Tensor]  # by augmentation; ORIGINAL has the images that are copied
+    images: dict[str, Tensor]  # by augmentation; ORIGINAL has the copied images
 
 
 class AugmentedCopies(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...papers.verdicts import ComparedNumber
 
 
-MARKERS = "os^"  # the next marker after all colours of the palette are used
+MARKERS = "os^"  # the marker changes after all colours of the palette are used
 PRINTED_STYLE: Any = {"linestyle": (0, (3, 2)), "markerfacecolor": "white", "linewidth": 1}
 MEASURE_LABELS = {"G": "G, %", "P": "P, %", "score": "ln(G / 10) + ln(P / 10)"}
 SETTING_PATTERN = re.compile(r"(?P<name>.*?)(?: = | )(?P<number>[\d.]+)")
@@ -475,7 +475,7 @@ LETTERS_PER_INCH = 8  # in a title
 def draw_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
 ) -> Figure:
-    """Draw the figure of a reproduced table, of the kind that the table's file specifies."""
+    """Draw the kind of figure that a reproduced table's file specifies."""
     kind, draws = result.table.published.figure, result.table.published.draws
     result = replace(result, numbers=[x for x in result.numbers if not draws or x.measure in draws])
     with mpl.rc_context(style.STYLE):

@@ -27,10 +27,10 @@ from ...results.statistics import DifferenceCurve, compare_over_rounds, find_ref
 from ..page.page_data import AuditRecord, describe_shown_rounds, select_images
 from . import style
 
-MAX_DIRECT_LABELS = 10  # names that fit next to their lines
-MAX_LABEL_LENGTH = 18  # letters of such a name
+MAX_DIRECT_LABELS = 10  # most names that fit next to their lines
+MAX_LABEL_LENGTH = 18  # most letters of a name that fits next to its line
 PARTICIPATION_COLORS = ("white", "#F0A35E", style.PALETTE[0])  # not selected, no reply, trained
-SAME_PLACE = 0.002  # distance in accuracy of points that cover each other
+SAME_PLACE = 0.002  # accuracy difference below which points cover each other
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 

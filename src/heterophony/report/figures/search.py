@@ -16,7 +16,7 @@ from ...runs.curves import MeanStd
 from ...runs.events import Measure
 from . import style
 
-LOGARITHMIC = 20  # numbers that differ by this factor are drawn on a logarithmic axis
+LOGARITHMIC = 20  # settings whose values span this factor have a logarithmic axis
 MAX_SWEEP_PANELS = 3  # panels in a row
 
 
@@ -56,7 +56,7 @@ def is_full_grid(table: SweepTable) -> bool:
 
 
 def list_setting_values(table: SweepTable, key: str) -> list[Any]:
-    """List the values of a setting in a sweep: numbers ascending, others in their order."""
+    """List the values of a setting in a sweep: numbers in ascending order, other values in the given order."""
     distinct: list[Any] = []
     for row in table.rows:
         if row.settings[key] not in distinct:

@@ -18,10 +18,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from ...core.files import clean_line
 from ...results.runs import Curve
 
-# Distinguishable with any colour vision, and by lightness in grey print.
+# Distinguishable with any colour vision, and in greyscale print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # after all colours of the palette are used once
-LINE_WIDTH = 1.7  # width of curves
+LINE_WIDTH = 1.7  # line width of curves
 TEXT_COLOR, MUTED_COLOR, GRID_COLOR = "#222222", "#666666", "#DDDDDD"
 HEATMAP_COLORMAP = LinearSegmentedColormap.from_list(
     "heatmap", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]
@@ -41,7 +41,7 @@ STYLE: Any = {  # matplotlib types the keys as literals
     "axes.axisbelow": True,
     "xtick.color": MUTED_COLOR,
     "ytick.color": MUTED_COLOR,
-    "svg.hashsalt": "heterophony",  # the same figure is the same file
+    "svg.hashsalt": "heterophony",  # equal figures give equal files
 }
 
 
@@ -247,8 +247,8 @@ def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
     return compute_cluster_bottom(cluster, gap) + gap * (len(cluster) - 1)
 
 
-COINCIDING_FRACTION = 0.004  # as a fraction of the panel's height; closer lines cover each other
-STRIPE_WIDTHS = 5.0  # length of a stripe, in widths of the line
+COINCIDING_FRACTION = 0.004  # fraction of the panel's height; closer lines cover each other
+STRIPE_WIDTHS = 5.0  # length of a stripe, in line widths
 
 
 class Stretch(NamedTuple):
@@ -278,7 +278,7 @@ def draw_stripes(axes: Axes, lines: Sequence[DrawnLine], linewidth: float) -> No
 
 
 def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
-    """Find the stretches in which drawn lines are nearer to each other than ``near``."""
+    """Find the stretches in which drawn lines are closer to each other than ``near``."""
     segments: dict[tuple[float, float], list[tuple[int, float, float]]] = {}
     for k, line in enumerate(lines):
         points = list(zip(line.x, line.y, strict=True))
@@ -297,7 +297,7 @@ def find_coinciding(lines: Sequence[DrawnLine], near: float) -> list[Stretch]:
 def group_near_segments(
     segments: Sequence[tuple[int, float, float]], near: float
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of lines whose segments between the same two x are nearer than ``near``."""
+    """Yield the indices of lines whose segments between the same two x values are closer than ``near``."""
     groups: list[list[tuple[int, float, float]]] = []
     for own in segments:
         for group in groups:

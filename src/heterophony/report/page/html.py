@@ -1,4 +1,4 @@
-"""HTML pages of runs, labels and leaderboards: self-contained, and safe against their data."""
+"""HTML pages of runs, labels and leaderboards: self-contained, with all data escaped."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def build_client_table(distribution: LabelDistribution) -> ResultTable:
 
 
 def describe_sizes(distribution: LabelDistribution) -> str:
-    """Describe the number of examples and classes of a federation in one sentence."""
+    """Describe in one sentence how many examples and classes a federation has."""
     train, classes = distribution.train_sizes, (distribution.label_counts > 0).sum(axis=1)
     sizes = distribution.validation_sizes
     validation = "" if sizes is None else f", {sizes.sum()} validation"
@@ -176,7 +176,7 @@ def describe_sizes(distribution: LabelDistribution) -> str:
 
 
 def describe_colors(distribution: LabelDistribution) -> str:
-    """Describe what the colours of the bars of client sizes mean."""
+    """Explain the colours in the bars of client sizes."""
     if distribution.balanced is None:
         return "Grey: training examples."
     return (

@@ -23,7 +23,7 @@ from ...runs.curves import MeanStd, select_last_ten
 from ...runs.events import find_last_evaluation, select_rounds
 from ...runs.run_index import read_json_lines
 
-MAX_CURVE_POINTS = 30_000  # in all curves of runs together; keeps the page under 2 MB
+MAX_CURVE_POINTS = 30_000  # most points in all curves of runs together; keeps the page under 2 MB
 Curves = dict[str, list[list[float]]]  # points (round, accuracy or loss) by measure
 CurvesByKind = dict[str, Curves]
 
@@ -43,7 +43,7 @@ def has_unequal_clients(run: Run) -> bool:
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
     """Build the page's curves of one series and of each of its runs.
 
-    The pooled curves are ``mean`` of the series and ``curves`` of each run. If clients have different
+    The pooled curves are ``mean`` for the series and ``curves`` for each run. If clients have different
     numbers of test examples, ``client_mean`` and ``client_curves`` are means over clients.
     ``loss_mean`` and ``loss_curves`` hold the test loss.
     """
@@ -90,7 +90,7 @@ def build_client_mean_table(
 ) -> ResultTable | None:
     """Build the page's table of G and P over the last ten evaluations, pooled and as the mean over clients.
 
-    None if both are equal because all clients have the same number of test examples.
+    Return None if both are equal because all clients have the same number of test examples.
     """
     if not any(map(has_unequal_clients, runs)):
         return None
@@ -192,7 +192,7 @@ MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Build the page's section of the privacy audit to which runs belong; None without one."""
+    """Build the page's section about the privacy audit to which runs belong; None without an audit."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     audited = [f for f in folders if (f / "audit.json").is_file()]
     return read_audit_section(audited[0]) if audited else None
@@ -233,7 +233,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 def choose_shown_rounds(
     records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
 ) -> dict[str, int]:
-    """Choose the round whose attacked images are shown, by algorithm: the last round, or the one of the lowest loss level."""
+    """Choose, by algorithm, the round whose attacked images are shown: the last, or that of the lowest loss level."""
     matched = summary.collect_matched_rounds(records)
     levels, last = summary.list_common_levels(matched), max(r["round"] for r in attacks)
     names = dict.fromkeys(r["algorithm"] for r in attacks)
@@ -327,7 +327,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
 
 
 def list_student_factors(seeds: int) -> list[float]:
-    """List Student's t factors for 95 % intervals of the mean of 1, 2, … seeds; the factor for one is 0."""
+    """List Student's t factors for 95 % intervals of the mean of 1, 2, … seeds; the factor for one seed is 0."""
     return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
@@ -364,7 +364,7 @@ def format_page_title(runs: Sequence[Run]) -> str:
 
 
 def describe_runs(runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow]) -> str:
-    """Summarise the report page: numbers of clients, rounds and seeds, and the leading series."""
+    """Summarise the report page: how many clients, rounds and seeds there are, and which series lead."""
     sizes = [
         format_count_range([len(r.start["clients"]) for r in runs], "clients"),
         format_count_range([r.start["rounds"] for r in runs], "rounds"),
@@ -374,7 +374,7 @@ def describe_runs(runs: Sequence[Run], rows: Sequence[comparison.ComparisonRow])
 
 
 def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
-    """Describe which series leads in G or P over the last ten evaluations, or why none does."""
+    """Describe which series leads in G or P over the last ten evaluations, or why no series leads."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
         for row in rows:
@@ -383,7 +383,9 @@ def describe_leaders(rows: Sequence[comparison.ComparisonRow]) -> str:
                 leading.setdefault(row.name, []).append(value)
     leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
     if leaders:
-        return f"Over the last ten evaluations {' and '.join(leaders)}: more than chance over the seeds."
+        return (
+            f"Over the last ten evaluations {' and '.join(leaders)}, beyond chance over the seeds."
+        )
     reason = comparison.explain_missing_lead(rows)
     return f"No winner is shown: {reason}." if reason else ""
 

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 from ...core.errors import BusyError, ConfigError
 from .views import View, ViewLoader
 
-POLL_SECONDS = 0.5  # between two reads of the folder
-REST_FACTOR = 5  # pause at least this many times as long as a read took: runs need the processor
-HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a keep-alive
+POLL_SECONDS = 0.5  # seconds between two reads of the folder
+REST_FACTOR = 5  # pause this many times as long as a read took: runs need the processor
+HEARTBEAT_SECONDS = 15.0  # seconds without a change after which a stream sends a keep-alive
 
 
 class ViewWatcher:
@@ -91,10 +91,10 @@ class ViewWatcher:
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8765
-PORTS_TO_TRY = 20  # before the system chooses one
-MAX_CHOSEN = 100  # runs and folders of runs on one page; run_list.js knows it too
-MAX_STREAMS = 32  # open at once
-RETRY_MILLISECONDS = 1000  # after which a browser reconnects
+PORTS_TO_TRY = 20  # ports to try before the system chooses one
+MAX_CHOSEN = 100  # most runs and folders on one page; run_list.js has the same limit
+MAX_STREAMS = 32  # most streams open at once
+RETRY_MILLISECONDS = 1000  # delay before a browser reconnects
 HEADERS = {
     # the page's own policy allows its script; these directives only work in a header
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -140,7 +140,7 @@ class Dashboard(ThreadingHTTPServer):
 
 
 def open_dashboard(root: Path, port: int | None) -> Dashboard:
-    """Open a dashboard at this port or, if None, at the first free port from the default one on."""
+    """Open a dashboard at this port or, if None, at the first free port from the default onwards."""
     if port is None:
         for candidate in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
             with suppress(OSError):

@@ -43,11 +43,11 @@ class RunListEntry:
 
     name: str
     runs: tuple[Path, ...]
-    is_nested: bool = False  # whether it is a run of the folder listed before it
+    is_nested: bool = False  # whether the entry is a run in the folder listed before it
 
     @property
     def last_changed(self) -> int:
-        """When the events or configuration of its runs last changed, in nanoseconds."""
+        """When the events or configurations of the entry's runs last changed, in nanoseconds."""
         stamps = (stamp for run in self.runs for stamp in stamp_folder(run)[:2])
         return max((stamp[1] for stamp in stamps if stamp), default=0)
 
@@ -118,7 +118,7 @@ class ListedRun:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if the run has started and can still continue."""
+        """Whether the run has started and can still continue."""
         return self.progress.state not in ("finished", "damaged", "unreadable")
 
 
@@ -127,7 +127,7 @@ def read_listed_run(run: Path) -> ListedRun:
     listed = ListedRun(read_run_progress(run), read_run_overview(run))
     try:
         dump_safe_json(build_run_list_row(listed, running=True))
-    except Exception:  # an impossible number; the other runs are shown anyway
+    except Exception:  # an impossible number in one run; the other runs are shown anyway
         return ListedRun(RunProgress(run, "damaged"), RunOverview())
     return listed
 
@@ -196,7 +196,7 @@ def merge_run_list_rows(rows: Sequence[RunListRow]) -> RunListRow:
         "activity": "running" if "running" in activities else activity,
         "done": sum(r["done"] for r in rows),
         "rounds": sum(r["rounds"] for r in rows),
-        "seconds_left": None,  # it is unknown how many of the others run side by side
+        "seconds_left": None,  # how many of the other runs will run side by side is unknown
         "left": None,
         "G": None,
         "P": None,
@@ -277,7 +277,7 @@ class ViewLoader:
 
     def _build_view(self, names: tuple[str, ...], old: View | None) -> View:
         title, folder = self._format_title(*names), self.root.joinpath(*names[:1])
-        # a run list and a comparison read different things of the same folders
+        # a run list and a comparison read different content from the same folders
         old_list, old_comparison = (old, None) if old and old.rows is not None else (None, old)
         if len(names) > 1:
             chosen = dict.fromkeys(f for name in names for f in list_run_folders(self.root / name))
@@ -301,7 +301,7 @@ class ViewLoader:
         folders = dict.fromkeys(run for entry in entries for run in entry.runs)
         contents = read_changed_folders(folders, old, read_listed_run)
         runs = {run: listed for run, (_, listed) in contents.items()}
-        running = find_running(runs, time())  # may change without any change in the folder
+        running = find_running(runs, time())  # may change although the folder does not
         same = old and list_stamps(contents) == list_stamps(old.folder_contents)
         if old and same and running == old.running:
             return old

@@ -34,7 +34,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def read_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts by which ``fleet`` decides whether the board can take part."""
+    """Return the facts from which ``fleet`` decides whether the board can take part."""
     home = Path.home()
     folder = home / request["folder"]
     existing = next(p for p in (folder, *folder.parents) if p.exists())
@@ -92,7 +92,7 @@ SPARE_BYTES = 16 << 20  # disk space kept free
 
 
 def list_missing(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which of the files to copy are missing or different on the board, and the number of others."""
+    """Return the files to copy that are missing or different on the board, and the number of other files there."""
     root = Path.home() / request["folder"]
     wanted = request["files"]
     return {
@@ -159,7 +159,7 @@ def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:
 
 
 def read_files(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the ends of files of the board as text; leave out files that do not exist."""
+    """Return the last part of each of these files on the board, as text; leave out files that do not exist."""
     root = Path.home() / request["folder"]
     found = {}
     for name in request["files"]:
@@ -237,7 +237,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
     else:
         install_wheels(root, request["own_wheel"], request["requirements"])
     python = locate_python(root)
-    # wheels that were just installed may lack a library of the system: try the largest
+    # packages just installed from wheels may need a missing system library: try to import the largest
     more = "" if sys.prefix != sys.base_prefix else "import torch; "
     check = [str(python), "-P", "-c", f"{more}import heterophony; print(heterophony.__version__)"]
     done = subprocess.run(
@@ -259,7 +259,7 @@ def unpack_code(root: Path, wheel: str) -> None:
 
 
 def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
-    """Install the copied wheels with the copied pip, because Debian's Python may have none."""
+    """Install the copied wheels with the copied pip, because Debian's Python may come without pip."""
     wheels = root / "wheels"
     if not (root / "venv/bin/python").exists():
         run_install_command(

@@ -32,7 +32,7 @@ def start_unit(request: dict[str, Any]) -> dict[str, Any]:
     run_systemctl("daemon-reload")
     run_systemctl("enable", "--quiet", path.name)
     run_systemctl("restart", path.name)
-    if shutil.which("loginctl"):  # otherwise it would stop with our SSH session
+    if shutil.which("loginctl"):  # otherwise the unit would stop with our SSH session
         subprocess.run(["loginctl", "enable-linger"], capture_output=True, check=False)
     return {"changed": True}
 
