@@ -83,7 +83,7 @@ def test_a_script_without_the_guard_is_told_what_to_do_in_one_line(tmp_path):
     assert last == (
         "heterophony.core.errors.EngineError: a worker of the pool could not start: it imports the"
         ' script again, so the script must call hp.run below `if __name__ == "__main__":` (or use'
-        " the serial engine); any other reason is printed above"
+        " the serial engine); if that is not the cause, see the error above"
     )
     assert [line.startswith("Traceback") for line in trace].count(True) == 1  # workers say nothing
 

@@ -100,7 +100,7 @@ def test_at_32_pixels_the_last_convolution_learns_only_its_centre():
 
 
 def test_only_the_linear_layer_is_a_head_and_only_images_are_welcome():
-    with pytest.raises(ConfigError, match="heads of depth 1 to 1, not 2"):
+    with pytest.raises(ConfigError, match="must be 1 to 1 for this model, not 2"):
         get_model_builder("resnet8")(CIFAR, 10, 2)
     with pytest.raises(ConfigError, match="needs images"):
         get_model_builder("resnet8")((64,), 10, 1)

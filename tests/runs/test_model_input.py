@@ -60,7 +60,7 @@ def test_numbers_are_used_as_they_were_in_training():
     model = trained(numbers).personal("0")
     assert torch.equal(model(numbers[:4]), model(numbers[:4].transpose(0, 3, 1, 2)))
     assert torch.equal(model(numbers[:4].astype(np.float64)), model(numbers[:4]))
-    with pytest.raises(DataError, match="trained on numbers, but these are bytes"):
+    with pytest.raises(DataError, match="floating-point inputs, but these are uint8"):
         model(COLOURED[:4])
 
 

@@ -197,7 +197,7 @@ WRONG = {
     "task='regression'": ("classification", [0.5, 1.5, 2.0, 3.0]),
     "'multilabel' or 'sequence'": ("classification", np.eye(4, dtype=int)),
     "finite numbers": ("regression", [0.0, 1.0, np.nan, 2.0]),
-    "a row of 0 and 1": ("multilabel", [[0, 2], [0, 1], [1, 1], [0, 0]]),
+    "a row of zeros and ones": ("multilabel", [[0, 2], [0, 1], [1, 1], [0, 0]]),
     "a row of whole numbers": ("sequence", [0, 1, 2, 3]),
     "a sequence must be of whole numbers": ("sequence", np.zeros((4, 2), int)),
 }

@@ -58,7 +58,7 @@ def parse_targets(
     if task == "multilabel":
         if y.ndim != 2 or not number or not np.isin(y, (0, 1)).all():
             raise DataError(
-                f"{name}: the labels of an example must be a row of 0 and 1, not {y.dtype} {y.shape}"
+                f"{name}: each example's labels must be a row of zeros and ones; got {y.dtype} of shape {y.shape}"
             )
         return y.astype(np.float32), make_number_names(y.shape[1])
     if y.ndim != 2 or not whole or (y[y != IGNORED_TOKEN] < 0).any():

@@ -159,7 +159,7 @@ class Pool(base.Engine):
             raise EngineError(
                 "a worker of the pool could not start: it imports the script again, so the script"
                 ' must call hp.run below `if __name__ == "__main__":` (or use the serial engine);'
-                " any other reason is printed above"
+                " if that is not the cause, see the error above"
             )
         if deaths >= base.MAX_ATTEMPTS:
             raise EngineError(

@@ -26,7 +26,7 @@ def build_net(features: list[nn.Module], linears: list[nn.Linear], head_depth: i
     """
     if not 1 <= head_depth <= len(linears):
         raise ConfigError(
-            f"model.head_depth: this model has heads of depth 1 to {len(linears)}, not {head_depth}"
+            f"model.head_depth: must be 1 to {len(linears)} for this model, not {head_depth}"
         )
     split = len(linears) - head_depth
     base, head = list(features), list[nn.Module]()

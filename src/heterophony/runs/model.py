@@ -46,8 +46,8 @@ class ModelInput:
         elif self.stored.is_floating_point and not x.is_floating_point():
             if x.dtype == torch.uint8 and len(self.shape) == 3:
                 raise DataError(
-                    "the model was trained on numbers, but these are bytes; convert them as the"
-                    " training data were converted, as in x.float() / 255"
+                    "the model was trained on floating-point inputs, but these are uint8; convert them"
+                    " in the same way as the training data, as in x.float() / 255"
                 )
             x = x.float()
         return x.float() if x.dtype == torch.float64 else x

@@ -102,7 +102,7 @@ def test_what_a_board_lacks_is_one_line(runner):
     wrong = {
         "its architecture is armv7l; PyTorch has wheels for x86_64 and aarch64 only": {"machine": "armv7l"},
         "its C library is glibc 2.27; today's PyTorch needs glibc 2.28": {"libc": ("glibc", "2.27")},
-        "its disk is full: 5 MB are free": {"disk_free": 5_000_000},
+        "not enough disk space: only 5 MB free": {"disk_free": 5_000_000},
         "only 90 MB of memory are free; heterophony needs about 629 MB": {"memory_free": 90_000_000},
         "it cannot reach the broker at 10.0.0.1:8883; open that port": {"reaches": False},
     }  # fmt: skip

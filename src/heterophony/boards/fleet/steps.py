@@ -105,7 +105,7 @@ def check_board(board: Board, facts: BoardFacts, address: str = "", port: int = 
     if not facts.writable:
         raise BoardError(f"its folder {board.folder} is not writable")
     if facts.disk_free < MIN_DISK:
-        raise BoardError(f"its disk is full: {facts.disk_free / 1e6:.0f} MB are free")
+        raise BoardError(f"not enough disk space: only {facts.disk_free / 1e6:.0f} MB free")
     check_memory(board, facts)
     if board.accelerator.startswith("cuda") and not facts.cuda:
         raise BoardError(
