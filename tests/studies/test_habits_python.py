@@ -160,7 +160,7 @@ def test_training_by_client_is_refused_where_it_has_no_meaning(clients):
     ):
         with pytest.raises(ConfigError, match=words):
             run(clients, training=by_client, **how)
-    with pytest.raises(ConfigError, match=r"training: must be one hp\.Training for all clients"):
+    with pytest.raises(ConfigError, match=r"training: to vary settings, pass one hp\.Training"):
         hp.sweep("fedavg", clients, {"lr": [0.1]}, training=by_client)
 
 
