@@ -28,7 +28,7 @@ class Row:
 ROWS = (
     Row(
         ("run", "sweep", "pretrain", "testbed", "fleet data", "fleet start", "fleet run"),
-        "the module that the command names, or its file of settings. A file from another folder, or in a"
+        "the module that the command or its settings file names. A file from another folder, or in a"
         " run folder, cannot name a module of the current folder",
         (
             (0, "run fedavg SMALL -c engine.name=pool -c engine.workers=1 --out mine"),
@@ -47,7 +47,7 @@ ROWS = (
     ),
     Row(
         ("compare", "tune", "slurm", "audit", "list"),
-        "the modules that the command names. Of a file of settings, the model as with `run`, the algorithm"
+        "the modules that the command names. From a settings file, a model is imported as with `run`, an algorithm"
         " never",
         (
             (0, "compare fedavg --file THEIRS/settings.toml SMALL --out mine-compared"),
@@ -66,7 +66,7 @@ ROWS = (
     ),
     Row(
         ("server",),
-        "as `run`; a module that its run folder names only if the command names it again, or with `--trust`",
+        "as `run`; a module that its run folder names, only if the command names it again, or with `--trust`",
         ((3, "server --enrolment broker/server.toml --out theirs"),),
     ),
     Row(
@@ -93,7 +93,7 @@ ROWS = (
             *("fleet check", "fleet wheels", "fleet install", "fleet enrol", "fleet stop"),
             *("fleet status", "fleet logs", "fleet collect", "fleet table"),
         ),
-        "nothing, whatever their files name",
+        "nothing, no matter what their files name",
         (
             (0, "--help"),
             (0, "new study"),
