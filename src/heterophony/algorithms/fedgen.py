@@ -2,10 +2,9 @@
 
 The generator makes features, so the head must be one linear layer. Its loss is the paper's: the
 loss of the mean of all received heads, on labels drawn in proportion to the sum of all received
-counts. The
-authors' code sums the losses of the heads instead, each weighted by its client's share of the
-label; its generator has BatchNorm, and its clients have a further loss term. G and P are measured
-with the averaged model. Clients tell the server their label counts.
+counts. The authors' code sums the losses of the heads instead, each weighted by its client's share
+of the label; its generator has BatchNorm, and its clients have a further loss term. G and P are
+measured with the averaged model. Clients tell the server their label counts.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""Changes to a new net: loading the checkpoint ``model.init``, and applying ``model.norm`` and
-``model.adapter``."""
+"""Changes to a new net: load the checkpoint ``model.init``, apply ``model.norm`` and ``model.adapter``."""
 
 from __future__ import annotations
 

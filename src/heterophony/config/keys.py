@@ -73,8 +73,7 @@ def expand_overrides(
 
     ``raw`` is the configuration to change. Short keys may name settings of ``algorithms``; by
     default, of the algorithm that the pairs or ``raw`` choose. With ``trust``, an algorithm of
-    another
-    package may be imported.
+    another package may be imported.
     """
     if not overrides:
         return []

@@ -46,8 +46,8 @@ def read_config(
     """Read a configuration file, or start from the defaults without one, and apply ``key=value`` pairs.
 
     ``note`` is called with the meaning of each short key, and if the data set's training defaults do not
-    apply. An algorithm or model of another package is imported only with ``trust``:
-    set it if the user wrote the configuration, or trusts whoever wrote it.
+    apply. An algorithm or model of another package is imported only with ``trust``: set it if the user
+    wrote the configuration, or trusts whoever wrote it.
     """
     text, raw = read_toml(path)
     overrides = keys.expand_overrides(raw, overrides, note=note, trust=trust)
