@@ -144,7 +144,7 @@ class ServerLink:
         self.publish(self.session.end_run())
 
     def shut_out_board(self, board: str) -> None:
-        """Ignore a board from now on and, if possible, revoke its enrolment at the broker."""
+        """Accept nothing more from a board and, if possible, revoke its enrolment at the broker."""
         self.session.shut_out_board(board, FLOOD_REASON, time.monotonic())
         if self.broker is not None:
             try:

@@ -123,7 +123,7 @@ class Journal:
         return f"{time} {compute_digest(self.digest, time, rest)} {rest}\n".encode()
 
     def stop_writing(self, error: HeterophonyError) -> None:
-        """Report a disk error; write nothing to the journal from now on."""
+        """Report a disk error, and stop writing to the journal."""
         self.file = None
         self.say(f"the journal can no longer be written: {error}")
 
@@ -228,7 +228,7 @@ def format_board_status(counters: BoardCounters, clock_offset: float) -> Json:
 
 
 def format_counters(counters: BoardCounters) -> Json:
-    """Return the counters in the status file, of one board or of all other boards."""
+    """Return the counters for the status file, of one board or of all other boards together."""
     counts = {name: getattr(counters, name) for name in COUNTER_NAMES}
     return {**counts, "seconds": round(counters.seconds, 3), "why": counters.last_reason}
 

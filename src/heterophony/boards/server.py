@@ -360,7 +360,7 @@ def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
 def connect_journal(
     journal: Journal, session: ServerSession, enrolment: Enrolment, enrolled: EnrolledClients | None
 ) -> None:
-    """Record the server's start in the journal, and from now on the facts that the session reports."""
+    """Record in the journal the server's start and, from then on, the facts that the session reports."""
 
     def record_fact(kind: str, board: str = "-", **details: Any) -> None:
         if kind == "joined" and enrolled is not None:

@@ -138,7 +138,7 @@ def stop_after_testbed(folder: Path) -> None:
         try:
             process.stop_mosquitto(folder)
             return
-        except BusyError:  # it is being started
+        except BusyError:  # the broker is being started
             time.sleep(process.POLL_SECONDS)
 
 
@@ -208,7 +208,7 @@ class CuttableProxy:
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
-            with suppress(OSError):  # its thread has already closed it
+            with suppress(OSError):  # the socket's thread has already closed it
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
@@ -259,7 +259,7 @@ class InjectedFault:
 
 
 def draw_fault(kinds: Sequence[str], seed: int, t: int, boards: int) -> InjectedFault | None:
-    """Draw the fault to inject after round ``t``; None without kinds of faults."""
+    """Draw the fault to inject after round ``t``; None if no kind of fault was requested."""
     if not kinds:
         return None
     draw = make_generator(seed, "testbed", t)
@@ -399,7 +399,7 @@ class Testbed:
         if code == 0:  # a board exits when it learns that the run has finished
             self.processes.remove(part)
             return part is self.server
-        if code == child_processes.FORK_SERVER_DIED:  # its children exit with it
+        if code == child_processes.FORK_SERVER_DIED:  # children of the fork server exit with it
             self.say(f"{part.name} was killed with the fork server; restarting it")
             part.start()
             return False
@@ -450,7 +450,7 @@ def get_testbed_folder(folder: RunFolder) -> Path:
 def assign_clients(
     clients: Sequence[str], boards: int | None, folder: RunFolder
 ) -> list[list[str]]:
-    """Divide the clients evenly among the testbed's boards; a resumed run must have as many as before."""
+    """Divide the clients evenly among the testbed's boards; a resumed run needs as many boards as before."""
     record = get_testbed_folder(folder) / "testbed.json"
     previous: int | None = read_json(record)["boards"] if record.exists() else None
     count = boards or previous or min(DEFAULT_BOARDS, len(clients))

@@ -111,7 +111,7 @@ def choose_fleet(
         Path, typer.Option(help="The folder in which `wheels` collects wheels.")
     ] = Path("wheels"),
 ) -> None:
-    """Prepare, start and watch many boards over SSH; `run` does all of it."""
+    """Prepare, start and monitor many boards over SSH; `run` does all of this."""
     from ..boards.fleet.hosts import read_fleet
 
     names = [n.strip() for n in only.split(",") if n.strip()]

@@ -117,7 +117,7 @@ def is_setting_name(key: str) -> bool:
 
 
 def list_short_keys() -> list[str]:
-    """List the last words of all keys of a configuration."""
+    """List the last parts of a configuration's keys."""
     return list(dict.fromkeys(k.rpartition(".")[2] for k in list_all_keys()))
 
 

@@ -50,7 +50,7 @@ class StoredRun:
     data: str
     model: str
     rounds: int
-    evaluated: list[int]  # numbers of rounds before each evaluation
+    evaluated: list[int]  # number of rounds before each evaluation
     curves: dict[str, list[float]]  # "G" and "P" as the paper averages them, one per evaluation
     core_seconds: float
     settings_sha256: str  # digest of the cell's settings
@@ -342,7 +342,7 @@ class FittedLine:
     points: int
     rise: float  # over the last part of the rounds
     squares: float  # the squared deviations from the line, summed
-    leverage: float  # the variance of the rise, in units of that of an evaluation
+    leverage: float  # the variance of the rise, relative to the variance of an evaluation
 
 
 def fit_line(curve: Curve, rounds: int) -> FittedLine:

@@ -50,7 +50,7 @@ class CellRun:
 
     @property
     def folder_name(self) -> str:
-        """The name of the run's folder; it includes the variant if that changes the settings."""
+        """The name of the run's folder; the name includes the variant if the variant changes the settings."""
         row, column, seed = (
             re.sub(r"[^\w.]+", "-", part).strip("-").lower()
             for part in (self.cell.row, self.cell.column, str(self.seed))

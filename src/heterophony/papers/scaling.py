@@ -202,7 +202,7 @@ def shrink_dataset(data: dict[str, Any], stand_ins: StandInUse) -> None:
         reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
     data["name"] = small
     limit_own_images(data.get("partition", {}), small)
-    # the transforms of papers are for images of 32x32; without one, bytes become [-1, 1]
+    # papers' transforms are for images of 32x32; without a transform, uint8 values become [-1, 1]
     data.pop("transform", None)
     data.pop("frozen_augment", None)
 
@@ -367,7 +367,7 @@ def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
 
 
 def estimate_at_scale(claim: PaperClaim, scale: TableScale) -> float | None:
-    """Estimate the core-hours of all cells of a claim; None if one cannot be run at this scale."""
+    """Estimate the core-hours of all cells of a claim; None if a cell cannot be run at this scale."""
     cells = index_cells(claim.table.name)
     # claims without comparisons are read from the whole table
     found = [cells[key] for key in claim.cells or cells]

@@ -194,7 +194,7 @@ class PublishedTable:
                 yield Cell(row, column, config, printed, needs, changed)
 
     def _apply_variants(self, config: dict[str, Any], row: str, column: str) -> str:
-        """Apply the chosen variants to a cell's configuration; return the names of those that change it."""
+        """Apply the chosen variants to a cell's configuration; return the names of the variants that change it."""
         names = []
         for name in self.chosen:
             before = deepcopy(config)
@@ -231,7 +231,7 @@ class PublishedTable:
     def build_baseline(self, row: str, column: str) -> dict[str, Any]:
         """Return the settings of the FedAvg baseline for a cell, with the chosen variants.
 
-        The settings are those of the table and the column, unless the work has a table for its baseline.
+        They come from the table and the column, unless the work has a table for its baseline.
         """
         if self.baseline:
             data = next(c.config["data"] for c in self.cells if (c.row, c.column) == (row, column))

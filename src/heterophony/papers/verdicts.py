@@ -26,7 +26,7 @@ AVERAGED_TO_MEASURE = frozenset(
 )
 AVERAGED_MARK = "*"
 AVERAGED_NOTE = f"G{AVERAGED_MARK}: personal parameters (heads) were averaged only to measure G; no client has this model"
-# numbers of a cell: seed -> values of "MEASURE" and "MEASURE last10"
+# a cell's numbers: seed -> values of "MEASURE" and "MEASURE last10"
 ValuesBySeed = dict[int, dict[str, float]]
 
 

@@ -334,7 +334,7 @@ def digest_audit(config: dict[str, Any]) -> str:
 
 
 def make_stored_run(at: evidence.CellAtScale, run: Run, row: dict[str, Any]) -> evidence.StoredRun:
-    """Return the audit's numbers of one algorithm under one attacker, as evidence for claims."""
+    """Return the audit's numbers for one algorithm and one attacker, as evidence for claims."""
     if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
     return replace(

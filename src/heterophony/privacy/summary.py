@@ -41,7 +41,7 @@ def lists_sent_parameters(record: Record) -> bool:
 
 
 def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
-    """Collect the rounds in which each algorithm of an audit reaches the loss levels, if it has any."""
+    """Collect the rounds in which each algorithm of an audit reaches the loss levels, if the audit has any."""
     found = list(records)
     levels = found[0]["victims"].get("losses", ())
     if not levels:
@@ -157,7 +157,7 @@ class AuditPart:
         return f"PSNR {when}"
 
     def find_psnr(self, row: Record) -> float | None:
-        """Return a row's mean PSNR in this round or at this level; None without attacks there."""
+        """Return a row's mean PSNR in this round or at this level; None if nothing was attacked there."""
         found = row[self.kind].get(self.key)
         return found["psnr_mean"] if found else None
 
@@ -209,7 +209,7 @@ def build_audit_table(content: Record) -> ResultTable:
 
 
 def build_ordering_table(content: Record) -> ResultTable | None:
-    """Build the audit's table of orderings in the paper and in these runs; None without orderings."""
+    """Build the audit's table of orderings in the paper and in these runs; None if there are no orderings."""
     found = content["orderings"]
     if not found:
         return None

@@ -124,7 +124,7 @@ def list_board_cells(name: str, board: Json, written: float) -> list[Value]:
 
 # Texts --------------------------------------------------------------------------------------
 def build_boards_section(boards: BoardStatus, label: str = "", now: float | None = None) -> Json:
-    """Build the page's section about boards; it says if the server has not responded for long."""
+    """Build the page's section about boards, with a warning if the server has not responded for long."""
     section = {"run": label, "table": render_table_data(boards.table), "states": boards.states}
     if boards.problem:
         return {**section, "summary": boards.problem, "caption": ""}

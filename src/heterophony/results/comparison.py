@@ -80,7 +80,7 @@ class ComparisonRow:
     def get_cell(self, key: str) -> Cell:
         """Return the table cell of a measure, with its deviation over the seeds.
 
-        With one seed, the deviation is that of the last ten evaluations.
+        With one seed, the deviation is over the last ten evaluations.
         """
         if key not in self.spreads:
             return Cell()
@@ -90,7 +90,7 @@ class ComparisonRow:
         return replace(cell, mark="bold") if key in self.leads else cell
 
     def get_difference(self, key: str) -> PairedDifference | None:
-        """Return the row's paired difference from the first series in a measure; None without a pair."""
+        """Return the row's paired difference from the first series in a measure; None if there is no pair."""
         return self.differences.measures.get(key) if self.differences else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | 
 
 
 def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | None:
-    """Explain what bold means in these columns, or why nothing is bold; None without a comparison."""
+    """Explain what bold means in these columns, or why nothing is bold; None if there is nothing to compare."""
     if any(key in row.leads for row in rows for key in keys):
         return BOLD_NOTE
     reason = explain_missing_lead(rows)
@@ -366,7 +366,8 @@ def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
 def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
     """Describe which rows differ from the first in a measure, or why this cannot be decided.
 
-    Return None without a pair."""
+    Return None if there is no pair.
+    """
     gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
     if not gaps:
         return None

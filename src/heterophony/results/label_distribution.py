@@ -99,12 +99,12 @@ class ParticipationMatrix:
 
     @property
     def rounds_trained(self) -> NDArray[np.int64]:
-        """Rounds in which each client trained."""
+        """The number of rounds in which each client trained."""
         return count_rounds_per_client(self.matrix == TRAINED)
 
     @property
     def rounds_selected(self) -> NDArray[np.int64]:
-        """Rounds in which each client was selected, with or without a reply."""
+        """The number of rounds in which each client was selected, with or without a reply."""
         return count_rounds_per_client(self.matrix != NOT_SELECTED)
 
 

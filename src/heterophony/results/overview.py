@@ -152,7 +152,7 @@ class RunOverview:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time of the remaining rounds, if they take as long as the last ones."""
+        """The estimated time of the remaining rounds, if they take as long as the latest rounds."""
         if self.round_seconds is None:
             return None
         return self.round_seconds * (self.rounds - self.done)
@@ -230,13 +230,13 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
-    """Return the inodes of all files that processes on this machine have locked, without locking any.
+    """Return the inodes of all files that processes on this machine have locked; take no lock.
 
     Trying to take a lock instead would disturb a run that starts at the same moment.
     """
     try:
         fields = [line.split() for line in path.read_text().splitlines()]
-    except OSError:  # not Linux
+    except OSError:  # only Linux has /proc/locks
         return set()
     return {int(parts[5].rsplit(":", 1)[1]) for parts in fields if parts[1:2] == ["FLOCK"]}
 

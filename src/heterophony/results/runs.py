@@ -80,7 +80,7 @@ class Run:
 
     @cached_property
     def client_mean_curves(self) -> dict[str, Curve]:
-        """The curves in which each client has the same weight, regardless of its test examples."""
+        """The curves in which all clients have the same weight, regardless of their test set sizes."""
         return compute_curves(self.events, "mean")
 
     @cached_property

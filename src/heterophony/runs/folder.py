@@ -115,7 +115,7 @@ def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int
                 newest == t
                 and hashlib.sha256(files.read_regular_file(path, BLOB_LIMIT)).hexdigest() == sha256
             )
-        except OSError:  # also a name that is too long for a file
+        except OSError:  # for example, a name that is too long for a file
             right = False
         if not right:
             raise FolderError(

@@ -127,8 +127,8 @@ class Result:
     """The result of a run: its numbers, its events and its trained models.
 
     An unfinished run has the numbers so far: ``finished`` is False, and ``state`` has the round.
-    Numbers need no data; ``personal`` and ``generic`` read the data again. Models are those of the
-    last round or, with ``evaluation.keep_best``, of the best round on validation examples.
+    Numbers need no data; ``personal`` and ``generic`` read the data again. Models are taken from the
+    last round or, with ``evaluation.keep_best``, from the best round on validation examples.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Result:
 
     @cached_property
     def summary(self) -> Summary:
-        """All numbers; those of an unfinished run are computed as if it stopped now."""
+        """All numbers; for an unfinished run, they are computed as if the run stopped now."""
         summary = summarise_so_far(self.events)
         if summary is None:
             raise FolderError(f"{self.folder}: nothing was measured yet ({self.state})")
@@ -353,7 +353,7 @@ class Result:
         built = plan.build_client(
             job, memory, self._run_folder.client_store, generic=client is None
         )
-        if not len(built.data.train):  # its examples are on a board: using them must be an error
+        if not len(built.data.train):  # the examples are on a board: using them must be an error
             built.data = withhold_data(built.data)
         try:
             if client is not None:

@@ -248,7 +248,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> events.
     means = {k: average_metric(k, done.merged) for k in names}
     losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss_metric(k)}
     others = {k: v for k, v in sorted(means.items()) if not is_loss_metric(k)}
-    pooled = plan.algorithm.pooled  # then nothing is sent
+    pooled = plan.algorithm.pooled  # pooled training sends nothing
     boards: RoundFields = {"boards": dict(done.boards)} if done.boards else {}
     return {
         "event": "round",
@@ -383,7 +383,7 @@ def compute_model_sha256(
     if server.t < plan.rounds and not plan.clients_on_boards:  # no client knew it was the end
         store = client_store
         clients = [store.digest_memory(c, before=server.t) for c in plan.federation.clients]
-    if plan.algorithm.pooled:  # its memory is in the server's own store
+    if plan.algorithm.pooled:  # the server's own store has the memory
         clients.append(client_store.digest_memory(POOLED_CLIENT, before=server.t))
     given = [plan.given.digest()] if plan.given else []
     return hashlib.sha256("\n".join([flat.digest(), *clients, *given]).encode()).hexdigest()

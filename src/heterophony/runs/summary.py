@@ -88,7 +88,7 @@ class Summary:
     """The content of ``result.json``. Accuracies are fractions, pooled over all test examples.
 
     ``P_mean`` is P as the mean over clients, as some papers report it. ``fairness``, ``clients``,
-    ``loss`` and ``metrics`` describe the models that the run keeps: those of the last round, or of
+    ``loss`` and ``metrics`` describe the models that the run keeps, from the last round or from
     ``kept_round``.
     """
 

@@ -108,7 +108,7 @@ def build_comparison(
     overrides: Sequence[str],
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, RunSpec]:
-    """Build the spec of every run, by label; the default seed is that of the configuration.
+    """Build the spec of every run, by label; the default seed is the configuration's.
 
     ``note`` receives the notes of ``read_config``. Algorithms of other packages are imported, because
     the user named them.

@@ -209,7 +209,7 @@ class RunStatus:
         self.on_change(self)
 
     def name_phase(self, phase: str) -> None:
-        """Show a description of the current activity until the next event; time rounds from now on."""
+        """Show a description of the current activity until the next event; start timing rounds."""
         self.phase = phase
         self._round_ends.clear()
         self.on_change(self)

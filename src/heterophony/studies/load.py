@@ -66,7 +66,7 @@ def load(
 
 
 def explain_missing_run(path: Path) -> str:
-    """Return the error message for a folder that is not a run; it names a run to load instead."""
+    """Return the error message for a folder that is not a run; the message names a run to load instead."""
     members = list_member_runs(path) if path.is_dir() else []
     if members:
         return f"{path} holds {len(members)} runs; load one of them, as in hp.load('{members[0]}')"
@@ -84,7 +84,7 @@ class RunLoader:
     trust: bool = False
 
     def build_plan(self) -> Plan:
-        """Build the run's plan; raise DataError if the data differ from those of the run."""
+        """Build the run's plan; raise DataError if the data differ from the run's data."""
         path = self.folder.path
         start = get_start(list(self.folder.iterate_events()))
         config = self.read_config()

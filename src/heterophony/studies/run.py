@@ -99,7 +99,7 @@ def run(
 ) -> Result:
     """Run one algorithm on a federation, and return its result.
 
-    Defaults are those of the command line, except for the engine. With named data, model and
+    Defaults are the same as on the command line, except for the engine. With named data, model and
     algorithm, the run folder is the one that the command line writes: ``heterophony resume``
     continues it.
 

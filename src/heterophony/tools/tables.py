@@ -1,4 +1,4 @@
-"""Tables of all algorithms with their traffic, and of the tensors of a model."""
+"""Tables of all algorithms with their traffic, and of a model's tensors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def list_tensors(
     shape: tuple[int, ...] | None = None,
     classes: int = 10,
 ) -> list[NamedTensor]:
-    """List the tensors that patterns can match: those of a model and those that the algorithm adds.
+    """List the tensors that patterns can match: a model's own and those that the algorithm adds.
 
     ``model`` is a name, a module or a function that builds one. ``shape`` is the shape of one example.
     As in a run, ``buffers`` decides whether buffers such as BatchNorm's running statistics are personal

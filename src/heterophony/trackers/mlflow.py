@@ -85,5 +85,5 @@ class MLflow:
             self._log_values(summary.rounds, collect_final_values(summary))
             tag = RunTag("model_sha256", summary.model_sha256)
             self.client.log_batch(self.id, tags=[tag])
-        with redirect_stdout(sys.stderr):  # it prints a URL, and stdout is for results
+        with redirect_stdout(sys.stderr):  # MLflow prints a URL, and stdout is for results
             self.client.set_terminated(self.id, "FAILED" if summary is None else "FINISHED")

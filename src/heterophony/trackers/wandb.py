@@ -55,7 +55,7 @@ class WandB:
         self.row = {}
 
     def end(self, summary: Summary | None) -> None:
-        if summary is not None:  # else the last row is incomplete
+        if summary is not None:  # the last row of an unfinished run is incomplete
             self._send_row()
             self.run.summary.update(collect_final_values(summary))
         self.run.finish(exit_code=int(summary is None))

@@ -105,7 +105,7 @@ SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def list_reachable_hosts(lan: bool) -> list[str]:
-    """Return the host names and addresses of a broker on this machine; with ``lan``, also those that other machines use."""
+    """Return the host names and addresses of this machine's broker; with ``lan``, also for other machines."""
     others = [*list_host_names(), *list_lan_addresses()] if lan else []
     return list(dict.fromkeys([*LOOPBACK, *others]))
 

@@ -176,7 +176,7 @@ def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int
     while time.monotonic() < deadline:
         try:
             number = find_running_pid(folder)
-        except BusyError:  # its id is not written yet
+        except BusyError:  # Mosquitto's process id is not written yet
             number = 0
         if number is None:
             raise BrokerError(

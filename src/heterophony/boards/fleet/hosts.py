@@ -105,7 +105,7 @@ def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_board(path: Path, name: str, defaults: dict[str, Any], table: Any) -> Board:
-    """Build a board from its table in the fleet's file; its keys override those of ``[defaults]``."""
+    """Build a board from its table in the fleet's file; its keys override the keys of ``[defaults]``."""
     where = f"boards.{name}"
     if not NAME_PATTERN.fullmatch(name) or name == "server":
         raise ConfigError(

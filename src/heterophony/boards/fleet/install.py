@@ -168,7 +168,7 @@ SKIPPED_PACKAGES = (NAME,)
 
 
 def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
-    """Return the requirements to install on a board: those of heterophony, PyTorch and pip."""
+    """Return the requirements to install on a board: heterophony's own, PyTorch and pip."""
     found = [r for r in list_own_requirements(target) if r.name != "torch"]
     if not torch and target.machine == "aarch64":
         chosen = ARM_TORCH

@@ -37,7 +37,7 @@ class Preparation:
     installer: Installer
     federation: Federation | None = None  # None: the clients' own data
     assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    run: str = ""  # its name on the broker
+    run: str = ""  # the run's name on the broker
     trust: bool = False  # boards may import an external algorithm that the run names
     facts: dict[str, steps.BoardFacts] = field(default_factory=dict)
 
@@ -118,7 +118,7 @@ Say = Callable[[str], None]
 
 
 def name_run(folder: RunFolder) -> str:
-    """Return the run's name on the broker; it differs between run folders, so boards never mix up two runs."""
+    """Return the run's name on the broker; each run folder has a different name, so boards never mix up runs."""
     path = folder.path / FLEET_FILE
     if not path.exists():
         write_json(path, {"run": f"{folder.path.absolute().name[:50]}-{secrets.token_hex(3)}"})

@@ -185,7 +185,7 @@ def explain_ssh_error(text: str) -> str:
 
 
 MODULES = ("environment", "service")
-# any Python 3 can read it; the rest needs 3.11
+# any Python 3 can run this program; the modules that it loads need 3.11
 BOOTSTRAP = (
     "import sys\n"
     "sys.path[:] = [p for p in sys.path if p]\n"  # the folder in which SSH starts

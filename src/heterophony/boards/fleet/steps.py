@@ -210,7 +210,7 @@ class Enroller:
     def replace_enrolment(
         self, ssh: SshRunner, board: Board, clients: tuple[str, ...], address: str
     ) -> None:
-        """Make a new enrolment for a board and copy it there; no local file of it remains."""
+        """Make a new enrolment for a board and copy it to the board; no copy remains on this machine."""
         with self.lock, tempfile.TemporaryDirectory(dir=self.broker.folder) as folder:
             if board.name in {d.name for d in self.broker.certificate_store.list_enrolled()}:
                 self.broker.revoke(board.name)

@@ -44,7 +44,7 @@ class JobQueue:
         if before is None or (before.start, before.t) != (control.start, control.t):
             self.failures.clear()
         if before is not None and before.start != control.start:
-            self.waiting.clear()  # the server may have gone back a round; it assigns its jobs again
+            self.waiting.clear()  # the server may have gone back a round, and will assign jobs again
         self.waiting = {k: job for k, job in self.waiting.items() if self.is_round_open(job.t)}
         announced = self.reply_store.announcements.values()
         for done in [d for d in announced if not self.is_round_open(d.t)]:
@@ -87,7 +87,7 @@ class JobQueue:
         try:
             tensors, average = map(self.decode_blob, (assigned.tensors, assigned.average))
         except CodecError as error:
-            # it is sent when the server repeats the job
+            # the failure is reported when the server repeats the job
             self.record_failure(assigned, error, again=True)
             return None
         self.current = assigned
@@ -170,7 +170,7 @@ class JobQueue:
         return [*self.blob_cache.request_missing([*first, *needed], now)]
 
     def list_needed_first(self) -> list[messages.BlobRef]:
-        """List the blobs to request before those of jobs: the configuration and a missing checkpoint."""
+        """List the blobs to request before any job's: the configuration and a missing checkpoint."""
         if self.control is None:
             return []
         given = (b for b in self.control.given if not self.given_store.find(b.sha256))

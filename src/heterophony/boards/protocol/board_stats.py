@@ -1,4 +1,4 @@
-"""Counters, log lines and timelines of all boards, without I/O and clock."""
+"""Counters, log lines and timelines of all boards, without I/O or a clock."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
 
 @dataclass
 class BoardCounters:
-    """The counters of one board, or of all unadmitted boards over the limit together."""
+    """The counters of one board, or the shared counters of all unadmitted boards over the limit."""
 
     admitted: bool = False  # whether it holds clients of the run
     state: str = "arriving"  # arriving, expected, here, gone, refused or shut_out

@@ -23,7 +23,7 @@ ASIDE_PREFIX = "aside:"  # prefix of personal tensors, which are sent only to me
 
 
 def make_assigned(run_id: str, job: Job, tensors: BlobRef, average: BlobRef) -> Assigned:
-    """Return the message that assigns a job to a board; its id is a digest of all its content."""
+    """Return the message that assigns a job to a board; the message's id is a digest of its content."""
     assigned = Assigned(
         "", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0
     )

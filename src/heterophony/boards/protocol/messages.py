@@ -143,7 +143,7 @@ class ReplyHeader:
 # Messages -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Message:
-    """Base of all messages of the protocol."""
+    """Base class of all protocol messages."""
 
     max_bytes: ClassVar[int] = MAX_BYTES
 

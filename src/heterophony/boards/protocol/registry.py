@@ -1,4 +1,4 @@
-"""The boards of a run and their clients, without I/O and clock.
+"""The boards of a run and their clients, without I/O or a clock.
 
 
 For the whole run, a client belongs to the board that first introduced it and has its memory.

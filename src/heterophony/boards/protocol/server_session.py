@@ -1,4 +1,4 @@
-"""The server's side of the protocol: jobs in, replies out, without I/O, threads and clock.
+"""The server's side of the protocol: jobs in, replies out, without I/O, threads or a clock.
 
 Methods return messages to publish; if one is lost, a later ``tick`` repeats it. The caller
 decides which boards may take part and which replies are valid.

@@ -17,7 +17,7 @@ PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
 SERVER_NAME = "server"  # the one enrolled name that is not a board
 SERVER_HERE, SERVER_GONE = b"here", b"gone"  # payloads on the topic of a run's server
-# patterns: all topics, the control topics of all runs, and those that show whether servers are connected
+# patterns: all topics, all runs' control topics, and all topics that show whether servers are connected
 ALL_TOPICS = f"{TOPIC_ROOT}/#"
 ALL_CONTROL_TOPICS, ALL_SERVER_TOPICS = f"{TOPIC_ROOT}/r/+/ctl", f"{TOPIC_ROOT}/r/+/server"
 # the broker's owner sends a message to itself here, to mark the end of retained messages

@@ -91,7 +91,7 @@ class ConnectionOwner(Protocol):
     wake_receiver: socket.socket
 
     def activate(self, connection: Connection) -> None:
-        """Use this connection from now on, because all its subscriptions are confirmed."""
+        """Make this the active connection, because all its subscriptions are confirmed."""
 
     def report_event(self, event: queues.ConnectionEvent) -> None: ...
 

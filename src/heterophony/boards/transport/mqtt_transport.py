@@ -100,7 +100,7 @@ class MqttTransport:
         self._retained = dict(retained or {})
         self._backoff = ReconnectBackoff(endpoint.identity, backoff or BackoffSettings())
         self._lock = threading.Lock()
-        self._connection: Connection | None = None  # only while it is active
+        self._connection: Connection | None = None  # only while a connection is active
         self._last_event: ConnectionEvent | None = None
         self._closing = threading.Event()
         self._close_deadline = 0.0
@@ -154,7 +154,7 @@ class MqttTransport:
             self._closing.set()
             self._wake()
         self._thread.join(seconds + MAX_POLL_SECONDS)
-        if not self._thread.is_alive():  # else it still waits for the network
+        if not self._thread.is_alive():  # otherwise the thread still waits for the network
             self.wake_receiver.close()
             self._wake_sender.close()
 
@@ -169,7 +169,7 @@ class MqttTransport:
         return self._close_deadline if self._closing.is_set() else None
 
     def activate(self, connection: Connection) -> None:
-        """Use this connection from now on; publish the retained messages first."""
+        """Make this the active connection; publish the retained messages first."""
         with self._lock:
             for topic, payload in self._retained.items():
                 connection.outbox.put(OutgoingPacket(topic, payload, retain=True), always=True)

@@ -19,7 +19,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .queues import BrokerEndpoint, OutgoingPacket, Will
 
-# how long the broker keeps our session; it sends a will when this ends at the latest
+# how long the broker keeps our session; at the end of this time it sends any will not sent before
 SESSION_SECONDS = 3600
 OWNER_PROPERTY = "link"  # name of the user property that holds the id of the publishing process
 SESSION_TAKEN_OVER = 0x8E

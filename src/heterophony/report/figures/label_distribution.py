@@ -174,7 +174,7 @@ def draw_bubbles(axes: Axes, distribution: LabelDistribution) -> None:
 
 
 def choose_legend_counts(most: int) -> list[int]:
-    """Choose up to four round numbers of examples for the legend of bubbles, the largest near ``most``."""
+    """Choose up to four round example counts for the bubble legend, the largest close to ``most``."""
     power = 10 ** (len(str(most)) - 1)
     top = next(n * power for n in (5, 2, 1) if n * power <= most)
     return sorted({n for n in (top // 20, top // 5, top // 2, top) if n})

@@ -204,7 +204,7 @@ def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
 
 
 def describe_ranking(ranking: Ranking) -> dict[str, Any]:
-    """Collect the page data of a leaderboard's setting: table, hashes and remarks."""
+    """Collect the page data of a leaderboard's setting: table, hashes and notes on entries."""
     table, entries = build_ranking_table(ranking), [row.entry for row in ranking.rows]
     hashes = (
         "\n".join(f"seed {seed}: {r.model_sha256}" for seed, r in e.seeds.items()) for e in entries

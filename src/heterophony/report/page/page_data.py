@@ -332,7 +332,7 @@ def list_student_factors(seeds: int) -> list[float]:
 
 
 def render_optional_table(table: ResultTable | None) -> Json | None:
-    """Return the page data of a table; None without a table."""
+    """Return a table's page data; None if there is no table."""
     return render_table_data(table) if table else None
 
 
@@ -446,7 +446,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_confusion_section(runs: Sequence[Run]) -> Json | None:
-    """Build the page's section of confusion matrices, from the first run of each series; None without any."""
+    """Build the page's section of confusion matrices, from the first run of each series; None if no run has any."""
     found = []
     for name, group in group_by_series(runs).items():
         start, last = group[0].start, find_last_evaluation(group[0].events)
