@@ -154,7 +154,7 @@ SETTINGS = (
     Setting("fmnist", "Fashion-MNIST", *FASHION, (*HUNDRED, SKEW.format(0.5)), 100, "fmnist"),
     Setting(
         *("fmnist-0.1", "Fashion-MNIST, α = 0.1", *FASHION),
-        *((*HUNDRED, SKEW.format(0.1)), 100, "fmnist"),
+        *((*HUNDRED, SKEW.format(0.1), "data.partition.min_size=5"), 100, "fmnist"),
     ),
     Setting(
         *("cifar10", "CIFAR-10, 3 classes per client", *CIFAR),
