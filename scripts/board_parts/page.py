@@ -183,9 +183,10 @@ def write_rule(board: Board) -> str:
     """Write the table of the rule, and which settings meet it."""
     rows, able = [], list[str]()
     for table in board.tables.values():
-        cells, meets = judge_setting(table)
-        rows.append([table.setting.title, *cells, "yes" if meets else "no"])
-        able += [table.setting.title] * meets
+        cells, unmet = judge_setting(table)
+        verdict = f"no: not {' and not '.join(unmet)}" if unmet else "yes"
+        rows.append([table.setting.title, *cells, verdict])
+        able += [] if unmet else [table.setting.title]
     titles = [
         "",
         "G of FedAvg",
@@ -196,12 +197,18 @@ def write_rule(board: Board) -> str:
         "centralised − Local",
     ]
     titles += ["best of three − Local", "tells methods apart"]
-    verdict = f"{len(able)} of {len(rows)} can: {', '.join(able)}." if able else "None can."
+    verdict = (
+        f"{len(able)} of {len(rows)} meet the rule: {', '.join(able)}."
+        if able
+        else "None meets the rule."
+    )
+    if len(able) < len(rows):
+        verdict += " Where curves have not settled, the order may still change with more rounds."
     return f"{write_table(titles, rows, 1)}\n{verdict}\n"
 
 
-def judge_setting(table: Table) -> tuple[list[str], bool]:
-    """Compute the numbers of the rule, and whether they meet it."""
+def judge_setting(table: Table) -> tuple[list[str], list[str]]:
+    """Compute the numbers of the rule, and list the conditions that they do not meet."""
     fedavg, pooled = 100 * table.mean("fedavg", G), 100 * table.mean("centralized", G)
     local = 100 * table.mean("local", P)
     room = max(100 * table.mean(n, P) for n in PERSONAL_PILOTS if n in table.entries) - local
@@ -211,7 +218,8 @@ def judge_setting(table: Table) -> tuple[list[str], bool]:
     gains = pooled - local >= LEAST_GAP or (local > pooled - LEAST_GAP and room >= LEAST_ROOM)
     cells = [f"{fedavg:.1f}", f"{pooled:.1f}", f"{fedavg / pooled:.2f}", signed(largest)]
     cells += [f"{local:.1f}", signed(pooled - local), signed(room)]
-    return cells, fedavg / pooled >= LEAST_SHARE and settled and gains
+    met = {"learned": fedavg / pooled >= LEAST_SHARE, "settled": settled, "enough to gain": gains}
+    return cells, [word for word, holds in met.items() if not holds]
 
 
 def measure_move(table: Table, name: str, measure: str) -> tuple[float, bool]:
