@@ -15,7 +15,7 @@ from .plan import BASELINES
 COLORS = ("#3b6fd4", "#2a9d6f", "#c2571a", "#8a4fbf", "#b8336a")
 SHOWN = ("fedavg", "fedavg_ft", "fedreg", "fedavg2rep", "pfakd", "feddecomp")  # besides the best
 STRONGEST = 4
-WIDTH, LEFT, RIGHT, TOP, LINE = 760, 110, 20, 70, 17
+WIDTH, LEFT, RIGHT, TOP, LINE = 760, 110, 20, 70, 20
 PANEL, HEIGHT, GAP = 360, 330, 96
 
 
@@ -45,13 +45,13 @@ def draw_ranks(board: Board) -> str:
         parts.append(
             f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end" fill="#222">{get_display_name(name)}</text>'
             f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e4e4e4"/>'
-            f'<path d="M{x:.1f} {y - 6}V{y + 6}" stroke="#222" stroke-width="2"/>'
+            f'<path d="M{x:.1f} {y - 7}V{y + 7}" stroke="#222" stroke-width="2"/>'
         )
-        for table, one, color in zip(tables, ranks, COLORS, strict=False):
-            first = table.groups[name] == 1
-            fill = color if first else "#fff"
+        for at, (table, one, color) in enumerate(zip(tables, ranks, COLORS, strict=False)):
+            fill = color if table.groups[name] == 1 else "#fff"
+            shifted = y + 3 * (at - (len(tables) - 1) / 2)  # equal ranks stay visible
             parts.append(
-                f'<circle cx="{place_rank(one[name], most):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{color}" stroke-width="1.6"/>'
+                f'<circle cx="{place_rank(one[name], most):.1f}" cy="{shifted}" r="4" fill="{fill}" stroke="{color}" stroke-width="1.6"/>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
