@@ -178,14 +178,14 @@ def write_measurements(name: str) -> str:
 
 @cache
 def read_curves(board: Path) -> dict[str, dict[str, Any]]:
-    """Read the curves of all algorithms in one setting: the rounds, and by measure a curve per seed, in %."""
+    """Read the curves of all algorithms in one setting: by measure the rounds, and a curve per seed, in %."""
     out: dict[str, dict[str, Any]] = {}
     for entry in read_entries(board):
         name = entry.algorithm_name
         if entry.folder.name != f"{DRAWN}-{name}":
             continue
         seeds = [seed.curves for seed in entry.seeds.values()]
-        out[name] = {"rounds": [t for t, _ in seeds[0]["P"]]}
+        out[name] = {"rounds": {m: [t for t, _ in curve] for m, curve in seeds[0].items()}}
         for measure in seeds[0]:
             out[name][measure] = [[100 * v for _, v in curves[measure]] for curves in seeds]
     return out

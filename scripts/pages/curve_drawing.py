@@ -22,12 +22,12 @@ def draw_curves(name: str, curves: dict[str, Any]) -> str:
     ]
     for i, measure in enumerate(panels):
         parts.append(f'<g transform="translate({i * width:.0f} 0)">')
-        parts += draw_axes(measure, found["rounds"][-1], width)
+        parts += draw_axes(measure, found["rounds"][measure][-1], width)
         if name != "fedavg" and measure in curves.get("fedavg", {}):
             parts += draw_series(
-                curves["fedavg"]["rounds"], curves["fedavg"][measure], "other", width
+                curves["fedavg"]["rounds"][measure], curves["fedavg"][measure], "other", width
             )
-        parts += draw_series(found["rounds"], found[measure], "own", width)
+        parts += draw_series(found["rounds"][measure], found[measure], "own", width)
         parts.append("</g>")
     parts.append("</svg>")
     note = f"{shown} in colour" + ("" if name == "fedavg" else ", FedAvg in grey")
@@ -41,7 +41,7 @@ def describe(shown: str, found: dict[str, Any]) -> str:
         for m in ("G", "P")
         if m in found
     ]
-    return f"{shown} after {found['rounds'][-1]} rounds: {', '.join(ends)}"
+    return f"{shown} after {found['rounds']['P'][-1]} rounds: {', '.join(ends)}"
 
 
 def place(t: float, last: float, value: float, width: float) -> str:

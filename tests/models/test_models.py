@@ -225,7 +225,9 @@ def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after(nam
 @pytest.mark.parametrize(("name", "most"), [("convnet", 3), ("digitsnet", 2), ("mlp", 2)])
 @pytest.mark.parametrize("wrong", [-1, 0, 4, 99])
 def test_a_wrong_depth_is_refused_with_the_right_ones(name, most, wrong):
-    with pytest.raises(ConfigError, match=rf"model.head_depth: .* depth 1 to {most}, not {wrong}"):
+    with pytest.raises(
+        ConfigError, match=rf"model.head_depth: must be 1 to {most} for this model, not {wrong}"
+    ):
         get_model_builder(name)(CIFAR, 10, wrong)
 
 
