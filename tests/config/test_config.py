@@ -445,7 +445,7 @@ REFUSED = [  # section, line, what is said
         "partition = { kind = 'dirichlett' }",
         "data.partition.kind: unknown name 'dirichlett'; did you mean 'dirichlet'?",
     ),
-    ("data", "partition = { kind = ['iid'] }", "data.partition.kind: no '['iid']' here"),
+    ("data", "partition = { kind = ['iid'] }", "data.partition.kind: unknown name '['iid']'"),
     ("data", "split = 'train'", "data.split: must be one of merged, official, not 'train'"),
     ("data", "feature_skew = 3", "data.feature_skew: must be a table, not 3"),
     (

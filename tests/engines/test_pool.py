@@ -119,7 +119,7 @@ def test_shared_tensors_are_encoded_once_until_they_are_forgotten():
 
 
 def test_a_receiver_decodes_shared_tensors_once_and_keeps_the_newest():
-    decoded, cache = list[str](), TensorCache[str](size=2)
+    decoded, cache = list[str](), TensorCache[str]()
 
     def get(key):
         return cache.get(key, lambda: decoded.append(key) or SMALL)

@@ -559,7 +559,7 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
         ),
         (
             "participation.availability.kind=dirunal",
-            "participation.availability.kind: no 'dirunal'",
+            "participation.availability.kind: unknown name 'dirunal'",
         ),
         ("participation.availability.kind=trace", "participation.availability.file: missing"),
         (
