@@ -103,7 +103,7 @@ TRAINING: list[Attack] = [
 ]
 EVALUATION: list[Attack] = [
     (lambda r: EVIL, "these bytes are not from heterophony"),
-    (lambda r: forged(r, {"x": torch.zeros(3)}), "reply to an evaluation holds tensors"),
+    (lambda r: forged(r, {"x": torch.zeros(3)}), "reply to an evaluation must not contain tensors"),
     (lambda r: forged(r, metrics={"P": 10**6}), "metric 'P' is 1e+06"),
     (lambda r: forged(r, metrics={"P": math.nan}), "is not a finite number"),
     (lambda r: forged(r, client="0"), "does not belong to the job of client '3'"),

@@ -175,7 +175,7 @@ class ReplyValidator:
             self.check_aside(reply.aside, job)
             self.check_tensors(reply.tensors, job)
         elif reply.tensors or reply.aside:
-            raise CodecError("the reply to an evaluation holds tensors")
+            raise CodecError("the reply to an evaluation must not contain tensors")
         check_metrics(self.plan, reply.metrics, job.client)
         if job.kind != "train":
             self.check_measures(reply, job)

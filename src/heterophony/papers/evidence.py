@@ -197,7 +197,7 @@ def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
 
 
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
-    """Return a cell at medium scale, on the paper's own data set and on its stand-in."""
+    """Return the medium-scale versions of a cell: on the paper's data set, and on its stand-in."""
     full = cell.config["data"]["name"]
     own, other = (shrink_to_medium(cell.config, use) for use in ("never", "always"))
     kept = keeps_dataset(full, own["data"]["name"])

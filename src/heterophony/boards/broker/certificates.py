@@ -172,7 +172,7 @@ def make_certificate_builder(
 
 
 def make_key_usage(signs: bool) -> x509.KeyUsage:
-    """Return the key usage of a certificate: to sign certificates and lists, or only TLS handshakes."""
+    """Return a certificate's key usage: signing certificates and revocation lists, or TLS handshakes only."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,

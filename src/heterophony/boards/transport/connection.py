@@ -25,7 +25,7 @@ class Watchdog:
         self.reset()
 
     def reset(self) -> None:
-        """Start to measure again, because the broker has answered or a new answer is due."""
+        """Restart the timer, because the broker has answered or now owes another answer."""
         self.waiting_since = time.monotonic()
 
     def check(self) -> None:

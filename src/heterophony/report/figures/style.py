@@ -116,7 +116,7 @@ def get_series_style(i: int) -> dict[str, Any]:
 def arrange_panels(
     columns: Sequence[str], measures: Sequence[str], across: int
 ) -> list[list[tuple[str, str]]]:
-    """Arrange (measure, column) pairs in rows: measures below each other, columns side by side."""
+    """Arrange (measure, column) pairs in a grid: one row per measure, columns side by side."""
     if len(columns) == 1:
         return [[(m, columns[0]) for m in measures]]
     lines = -(-len(columns) // across)

@@ -97,7 +97,7 @@ def read_asset(name: str) -> str:
 
 
 def compute_csp_hash(text: str) -> str:
-    """Return the hash of an inline script or style in the form of a content security policy."""
+    """Return the hash of an inline script or style, as a content security policy expects it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
