@@ -28,7 +28,7 @@ and the `model_sha256` of each seed, so anyone can repeat it.
 
 {settings}
 
-A rule decides whether a setting can tell methods apart. Pilot runs with untuned rates (seed 0) of FedAvg, Local, centralised training and three or four personal methods chose the settings by it. The exception for clients with few classes was added after these pilots; the rest was fixed before.
+A rule decides whether a setting can tell methods apart. Pilot runs with untuned rates (seed 0) of FedAvg, Local, centralised training and three or four personal methods chose the settings by it. The exception for clients with few classes and the limit of {rise} points were set after these pilots and before any final run; the rest was fixed before.
 The table has the numbers of the final runs:
 
 - **Learned.** G of FedAvg is at least {share} of centralised training's, with the same net and the same examples.
