@@ -52,7 +52,7 @@ ORDER_HEAD = """\
 Ranks of P and G by the means over seeds, averaged first over the settings of a data set, then over the {blocks} data sets, which are the independent blocks; seeds are not. {verdict}
 """
 SETTING_HEAD = """\
-# {title}
+# Comparison: {title}
 
 A page of [the comparison](comparison.md): {about}
 
