@@ -168,7 +168,7 @@ def exceeds(compared: PairedComparison | None) -> bool:
 def write_settings(board: Board) -> str:
     lines = [
         f"- [{table.setting.title}](comparison-{name}.md): {table.setting.describe()}"
-        f" {len(table.entries)} methods."
+        f" {len(table.entries)} of {len(table.setting.algorithms)} methods."
         for name, table in board.tables.items()
     ]
     lines += [

@@ -50,8 +50,7 @@ RATES = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)  # one r
 MOMENTA = (0.0, 0.9)
 TRIALS = len(RATES) * len(MOMENTA)
 STAGES = ((0.25, TRIALS), (0.75, 3))  # successive halving: share of the rounds, trials that go on
-# the setting of an algorithm that decides most, with two values; those of shared and personal parts
-# scale the rates of APPLE, whose core models move along gradients of a sum of all of them
+# the setting of an algorithm that decides most, with two values; numbers of rounds are shares of all
 OWN_SETTINGS: dict[str, tuple[str, tuple[Any, Any]]] = {
     "apfl": ("alpha", (0.25, 0.75)),
     "cfl": ("eps1", (0.4, 1.5)),

@@ -48,6 +48,23 @@ def test_an_entry_is_a_configuration_with_a_hash_per_seed(board):
         assert result["model_sha256"] == json.loads(run.read_text())["model_sha256"]
 
 
+def test_an_entry_has_the_clients_and_curves_that_shares_below_local_come_from(board):
+    entries = {entry.algorithm_name: entry for entry in read_leaderboard(board)}
+    seed, local = (entries[name].seeds[0] for name in ("fedper", "local"))
+    assert seed.clients.keys() == local.clients.keys() == {"0", "1", "2"}
+    assert [t for t, _ in seed.curves["P"]] == [0, 1, 2]
+    (ranking,) = build_rankings(list(entries.values()))
+    means = {row.entry.algorithm_name: row.means for row in ranking.rows}
+    below = [
+        sum(mine.clients[c] < theirs.clients[c] for c in mine.clients) / 3
+        for mine, theirs in zip(
+            entries["fedper"].seeds.values(), entries["local"].seeds.values(), strict=True
+        )
+    ]
+    assert means["fedper"]["below_local"] == pytest.approx(sum(below) / 3)
+    assert "below_local" not in means["local"]
+
+
 def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_path):
     page = tmp_path / "board.html"
     (setting,) = json.loads(call("leaderboard", "show", board, "--json").stdout)["settings"]
